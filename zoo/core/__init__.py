@@ -1,0 +1,1 @@
+"""What every algorithm and every environment shares; knows none of them by name."""
