@@ -123,6 +123,10 @@ class Policy(Protocol):
         """Log-probabilities, entropies and values of a batch, with gradients."""
         ...
 
+    def log_prob(self, batch: TensorDict) -> Tensor:
+        """Log-probabilities [B, T] without gradients, in parts that fit the memory."""
+        ...
+
     def values(self, batch: TensorDict) -> tuple[Tensor, Tensor]:
         """V(s_t) and V(s_{t+1}) as [B, T] without gradients; the latter of the true next state."""
         ...
@@ -142,10 +146,24 @@ class Policy(Protocol):
 
 @dataclass
 class Report:
-    """What the last ``collect`` saw: figures for metrics.jsonl and rows for the record file."""
+    """What the last ``collect`` saw.
+
+    Attributes
+    ----------
+    metrics : dict of str to float
+        Figures for metrics.jsonl.
+    records : list of dict
+        Rows for the record file (episodes.jsonl, completions.jsonl).
+    notices : list of str
+        Sentences to be said to the user once (first-step invariants, failing rewards).
+    errors : list of str
+        Tracebacks of user code, for errors.log.
+    """
 
     metrics: dict[str, float] = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
 
 class Rollout(Protocol):

@@ -1,0 +1,122 @@
+"""Proximal Policy Optimization (Schulman et al. 2017, arXiv:1707.06347).
+
+    ρ_t = π(a_t|s_t) / π_old(a_t|s_t)
+    L_policy = −E[ min(ρ_t A_t, clip(ρ_t, 1 − ε_low, 1 + ε_high) A_t) ]
+    L_value  = c_v · ½ E[ max((V − R)², (V_old + clip(V − V_old, ±ε_v) − R)²) ]
+
+with A_t by GAE(λ) (Schulman et al. 2016, arXiv:1506.02438). What differs from the paper: advantages
+are normalised over the whole rollout, not per mini-batch, so that gradients do not depend on how
+the rollout is cut; truncated episodes bootstrap from their true final observation. Environment
+steps and tokens are the same thing here: on text a step is a token and V a head on the last layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from zoo.core.algorithm import Algorithm
+from zoo.core.batch import flatten_steps
+from zoo.core.learner import OptimizerKnobs
+from zoo.core.protocols import Loss, Update
+from zoo.core.schedule import schedule
+from zoo.errors import UserError
+from zoo.functional import returns, surrogate
+from zoo.functional.value import value_loss
+from zoo.plugins import EntropyKnobs, KLKnobs, RewardScaleKnobs
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+__all__ = ["PPO"]
+
+
+@dataclass(frozen=True)
+class PPOKnobs(OptimizerKnobs):
+    """PPO's settings; the defaults are for control, conf/tuned/ppo/text.yaml has those for text."""
+
+    #: discount of future rewards per step
+    gamma: float = 0.99
+    #: GAE's λ: 1 is the Monte-Carlo return (right for a terminal reward), 0 one-step TD
+    gae_lambda: float = 0.95
+    #: passes over each rollout; more reuse per sample, larger policy change
+    epochs: int = 10
+    #: rows per optimizer step (steps on control, completions on text); None takes all
+    minibatch_size: int | None = 64
+    #: lower clip range ε_low
+    clip_low: float = 0.2
+    #: upper clip range ε_high
+    clip_high: float = 0.2
+    #: schedule of both clip ranges over the run
+    clip_schedule: str = "constant"
+    #: weight of the value loss
+    value_coefficient: float = 0.5
+    #: clip range of the value change, max form; None trusts the new value
+    value_clip: float | None = None
+    #: mse or huber
+    value_loss: str = "mse"
+    #: subtract the mean and divide by the std over the rollout
+    normalize_advantage: bool = True
+    #: gradients of bounded size are part of PPO's usual setting
+    max_grad_norm: float = 0.5
+    #: bonus on the policy's entropy
+    entropy: EntropyKnobs = field(default_factory=EntropyKnobs)
+    #: divergence from a reference policy
+    kl: KLKnobs = field(default_factory=KLKnobs)
+    #: scaling of rewards for training; evaluation reports raw ones
+    reward_scale: RewardScaleKnobs = field(default_factory=RewardScaleKnobs)
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be trained with."""
+        if not 0 <= self.gamma <= 1 or not 0 <= self.gae_lambda <= 1:
+            raise UserError(
+                f"PPO needs gamma and gae_lambda in [0, 1]"
+                f" (got {self.gamma} and {self.gae_lambda})."
+            )
+        if self.epochs < 1:
+            raise UserError(f"PPO needs epochs ≥ 1 (got {self.epochs}).")
+
+
+class PPO(Algorithm):
+    """Clipped policy gradient with a learned value baseline."""
+
+    name = "ppo"
+    Knobs = PPOKnobs
+    knobs: PPOKnobs
+    needs_critic = True
+
+    def prepare(self, batch: TensorDict) -> TensorDict:
+        """Write values, advantages and returns; cut fragments into steps where they are free."""
+        k = self.knobs
+        batch["value"], batch["next_value"] = self.policy.values(batch)
+        advantage, batch["return"] = returns.gae(
+            batch["reward"],
+            batch["value"],
+            batch["next_value"],
+            batch["terminated"],
+            batch["truncated"],
+            batch["mask"],
+            gamma=k.gamma,
+            lam=k.gae_lambda,
+        )
+        if k.normalize_advantage:
+            advantage = returns.normalize(advantage, batch["mask"])
+        batch["advantage"] = advantage
+        self.write_old_log_prob(batch)
+        return flatten_steps(batch) if self.policy.stepwise else batch
+
+    def losses(self, batch: TensorDict, update: Update) -> Iterator[Loss]:
+        """Yield the one loss of policy and value together."""
+        k = self.knobs
+        out = self.evaluation(batch)
+        factor = schedule(k.clip_schedule, update.progress)
+        log_ratio = out.log_prob - self.old_log_prob(batch, out)
+        low, high = k.clip_low * factor, k.clip_high * factor
+        policy = surrogate.clipped(log_ratio, batch["advantage"], low, high)
+        value = value_loss(
+            out.value, batch["value"], batch["return"], clip=k.value_clip, kind=k.value_loss
+        )
+        terms = {"policy": policy, "value": k.value_coefficient * value}
+        metrics = self.diagnostics(log_ratio, out, low, high) if update.diagnose else {}
+        yield Loss("ppo", terms, batch["mask"], out=out, metrics=metrics)

@@ -1,0 +1,215 @@
+"""What every algorithm shares: the bound parts, and the interface that users import.
+
+An algorithm file holds a dataclass of knobs, ``prepare`` and ``losses``. Training, evaluation,
+saving and loading come from here, and do exactly what the command line does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from zoo.core.protocols import Evaluation, Loss, Plugin, Update
+from zoo.errors import UserError, nearest
+from zoo.functional import surrogate
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+    from zoo.core.trainer import Trainer
+
+__all__ = ["Algorithm"]
+
+A = TypeVar("A", bound="Algorithm")
+
+
+class Algorithm:
+    """Base of all algorithms.
+
+    Parameters
+    ----------
+    env : str, TextEnv or callable
+        A name (``"CartPole-v1"``, ``"gsm8k"``), a text environment, or a function that makes a
+        Gymnasium environment.
+    model : str, optional
+        Name or path of a language model (text only).
+    seed : int
+        Seed of everything that draws.
+    run_dir : str or Path, optional
+        Folder for config, metrics, checkpoints and summary; None leaves nothing behind.
+    device : str, optional
+        ``"cpu"``, ``"cuda"``, …; None takes an accelerator where there is one.
+    logger : str or list of str, optional
+        ``"console"``, ``"tensorboard"``, ``"wandb"``; None is silent.
+    rewards : sequence, optional
+        Reward items of a text task: names, functions, or RewardItems.
+    overrides : sequence of str
+        Anything else of the configuration, as on the command line: ``["rollout.num_envs=4"]``.
+    **knobs
+        Fields of the algorithm's ``Knobs``: ``lr=3e-4``, ``entropy={"coefficient": 0.01}``.
+
+    Examples
+    --------
+    >>> from zoo.algorithms import PPO
+    >>> PPO("CartPole-v1", seed=1).train(100_000).evaluate(episodes=20)  # doctest: +SKIP
+    {'return_mean': 500.0, 'return_std': 0.0, 'return_ci95': 0.0, 'episodes': 20}
+    """
+
+    name: ClassVar[str]
+    Knobs: ClassVar[type]
+    needs_critic: ClassVar[bool] = False
+
+    knobs: Any
+    policy: Any
+    plugins: Sequence[Plugin]
+    trainer: Trainer
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        model: str | None = None,
+        seed: int = 0,
+        run_dir: str | Path | None = None,
+        device: str | None = None,
+        logger: str | Sequence[str] | None = None,
+        rewards: Sequence[Any] | None = None,
+        overrides: Sequence[str] = (),
+        **knobs: Any,
+    ) -> None:
+        from zoo.core.build import build_from_arguments
+
+        unknown = [k for k in knobs if k not in self.Knobs.__dataclass_fields__]
+        if unknown:
+            raise UserError(
+                f"{type(self).__name__} has no knob '{unknown[0]}'."
+                + nearest(unknown[0], self.Knobs.__dataclass_fields__)
+            )
+        self.trainer = build_from_arguments(
+            self,
+            env,
+            model=model,
+            seed=seed,
+            run_dir=run_dir,
+            device=device,
+            logger=logger,
+            rewards=rewards,
+            overrides=overrides,
+            knobs=knobs,
+        )
+
+    @classmethod
+    def bind(cls: type[A], knobs: Any, policy: Any, plugins: Sequence[Plugin] = ()) -> A:
+        """Return the bare algorithm around a policy, without environment and trainer."""
+        algorithm = cls.__new__(cls)
+        algorithm.attach(knobs, policy, plugins)
+        return algorithm
+
+    def attach(self, knobs: Any, policy: Any, plugins: Sequence[Plugin]) -> None:
+        """Take the parts that ``prepare`` and ``losses`` work with."""
+        self.knobs, self.policy, self.plugins = knobs, policy, plugins
+
+    # What an algorithm defines.
+
+    def prepare(self, batch: TensorDict) -> TensorDict:
+        """Annotate a fresh rollout with values and advantages; changes no weights."""
+        raise TypeError(f"{type(self).__name__} must define prepare(batch)")
+
+    def losses(self, batch: TensorDict, update: Update) -> Iterator[Loss]:
+        """Yield the elementwise losses in order, one optimizer step each."""
+        raise TypeError(f"{type(self).__name__} must define losses(batch, update)")
+
+    # What algorithms share.
+
+    def evaluation(self, batch: TensorDict) -> Evaluation:
+        """Evaluate the policy, against the reference where a plugin needs the exact divergence."""
+        reference = next(
+            (r for p in self.plugins if (r := getattr(p, "exact_reference", None)) is not None),
+            None,
+        )
+        out: Evaluation = self.policy.evaluate(batch, reference)
+        return out
+
+    def write_old_log_prob(self, batch: TensorDict) -> None:
+        """Write log π_old where several updates will be taken on this rollout.
+
+        With one update the old policy is the present one: the forward's own detached
+        log-probabilities serve, the ratio is exactly 1, and nothing is computed here. A language
+        model's sampler differs from its trainer by rounding (cached decoding, dtype), so its
+        log-probabilities are never taken for the old ones.
+        """
+        k = self.knobs
+        rows = int(batch["mask"].sum()) if self.policy.stepwise else batch.batch_size[0]
+        if k.epochs == 1 and (k.minibatch_size is None or k.minibatch_size >= rows):
+            return
+        exact = self.policy.sampler_is_exact
+        batch["old_log_prob"] = batch["log_prob"] if exact else self.policy.log_prob(batch)
+
+    def old_log_prob(self, batch: TensorDict, out: Evaluation) -> Tensor:
+        """Return log π_old of the batch's actions, without gradient."""
+        old = batch.get("old_log_prob", None)
+        return out.log_prob.detach() if old is None else old
+
+    def diagnostics(
+        self, log_ratio: Tensor, out: Evaluation, clip_low: float, clip_high: float
+    ) -> dict[str, Tensor]:
+        """Elementwise figures that every clipped policy gradient logs."""
+        with torch.no_grad():
+            low, high = surrogate.clip_fractions(log_ratio, clip_low, clip_high)
+            ratio = log_ratio.exp()
+            return {
+                "policy/entropy": out.entropy.detach(),
+                "policy/clip_fraction_low": low,
+                "policy/clip_fraction_high": high,
+                "policy/ratio_deviation": (ratio - 1).abs(),
+                "policy/kl_to_old": ratio - 1 - log_ratio,
+            }
+
+    # What users call.
+
+    def train(
+        self: A, total_steps: int | None = None, *, updates: int | None = None
+    ) -> A:
+        """Train for that many more environment steps (control) or updates (text).
+
+        Returns
+        -------
+        Algorithm
+            Itself, so that ``.evaluate()`` can follow.
+        """
+        self.trainer.extend(total_steps=total_steps, updates=updates)
+        self.trainer.run()
+        return self
+
+    def evaluate(self, **options: Any) -> dict[str, float]:
+        """Measure the policy: ``episodes=`` on control; ``prompts=``, ``samples=`` on text."""
+        return self.trainer.evaluate(**options)
+
+    def save(self, path: str | Path) -> None:
+        """Write a checkpoint from which :meth:`load` continues bit for bit."""
+        self.trainer.save(path)
+
+    @classmethod
+    def load(cls: type[A], path: str | Path, **objects: Any) -> A:
+        """Read a checkpoint or a run folder.
+
+        ``env=`` and ``rewards=`` give again what can't be stored: functions and environments.
+        """
+        from zoo.core.build import load
+
+        algorithm = load(path, **objects).algorithm
+        if not isinstance(algorithm, cls):
+            raise UserError(
+                f"{path} holds a run of {type(algorithm).__name__}, not of {cls.__name__}:"
+                f" use {type(algorithm).__name__}.load."
+            )
+        return algorithm
+
+    def close(self) -> None:
+        """Release environments and worker processes."""
+        self.trainer.close()
+

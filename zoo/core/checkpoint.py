@@ -1,0 +1,97 @@
+"""Atomic checkpoints that ``torch.load(weights_only=True)`` can read.
+
+A checkpoint is written beside its final name, flushed to the disk and renamed: at any moment the
+name holds a complete file or none. It contains tensors and plain Python values only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from zoo.errors import UserError
+
+__all__ = ["load", "rng_state", "save", "set_rng_state"]
+
+
+def save(state: dict[str, Any], path: Path | str) -> None:
+    """Write a checkpoint atomically.
+
+    Raises
+    ------
+    UserError
+        Where the disk is full or not writable; what was there before stays valid.
+    """
+    path = Path(path)
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(part, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except (OSError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "write" not in str(error).lower():
+            raise
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        kept = f"; the one before it, {path}, is still valid" if path.exists() else ""
+        raise UserError(
+            f"could not write the checkpoint {path} ({error}){kept}. Free some space and go on"
+            " with `zoo train --resume`."
+        ) from error
+
+
+def load(path: Path | str, device: str | torch.device = "cpu") -> dict[str, Any]:
+    """Read a checkpoint without running any code that it might hold.
+
+    Raises
+    ------
+    UserError
+        Where the file is missing or is no checkpoint.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"no checkpoint at {path}.")
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:
+        raise UserError(f"{path} is not a readable checkpoint ({type(error).__name__}).") from error
+    return state
+
+
+def rng_state() -> dict[str, Any]:
+    """Return the states of the global generators (torch, CUDA, NumPy, Python) in plain types."""
+    name, keys, position, has_gauss, cached = np.random.get_state()
+    version, internal, gauss = random.getstate()
+    state: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "numpy": [str(name), torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached],
+        "python": [version, list(internal), gauss],
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Put the global generators back to a :func:`rng_state`."""
+    torch.set_rng_state(state["torch"].cpu())
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all([s.cpu() for s in state["cuda"]])

@@ -1,0 +1,202 @@
+"""The learner: the one place with an optimizer, and the one place that divides.
+
+An algorithm yields elementwise losses; the learner sums them over micro-batches with denominators
+of the *whole* update (and of all ranks), so that gradients do not depend on how the update was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from zoo.core.protocols import Loss, Plugin, Update
+from zoo.core.schedule import schedule
+from zoo.functional.reduce import Denominators, aggregate, denominators
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+    from zoo.core.algorithm import Algorithm
+
+__all__ = ["Learner", "OptimizerKnobs"]
+
+
+@dataclass(frozen=True)
+class OptimizerKnobs:
+    """How parameters move; every algorithm's knobs contain these."""
+
+    #: AdamW's step size; the first knob to touch, and divide by 10 when a run diverges
+    lr: float = 3e-4
+    #: step size of the critic's parameters; None means lr
+    critic_lr: float | None = None
+    #: constant, linear, cosine or warmup-cosine over the run's budget
+    lr_schedule: str = "constant"
+    #: fraction of the run spent warming up (warmup-cosine only)
+    warmup: float = 0.1
+    #: AdamW's betas
+    betas: tuple[float, float] = (0.9, 0.999)
+    #: AdamW's epsilon; 1e-6 for large models in bf16
+    adam_eps: float = 1e-8
+    #: decoupled weight decay
+    weight_decay: float = 0.0
+    #: largest L2 norm of an update's gradient; 0 turns clipping off
+    max_grad_norm: float = 1.0
+    #: how elementwise losses become one number: token-mean, sequence-mean or constant
+    reduction: str = "token-mean"
+    #: rows per forward and backward; None takes a mini-batch at once. Changes memory, not gradients
+    micro_batch_size: int | None = None
+    #: float32, or bfloat16 for autocast in the forward
+    precision: str = "float32"
+
+
+class Learner:
+    """Take one optimizer step per loss that the algorithm yields.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        Yields the losses; its ``policy`` holds the parameters.
+    plugins : iterable of Plugin
+        Add their terms to every loss that carries the policy's evaluation.
+    knobs : OptimizerKnobs
+        The optimizer's settings.
+    constant : float
+        The divisor of one sequence under ``reduction="constant"`` (the longest length there can be).
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        plugins: Iterable[Plugin],
+        knobs: OptimizerKnobs,
+        constant: float = 1.0,
+    ) -> None:
+        self.algorithm = algorithm
+        self.plugins = list(plugins)
+        self.knobs = knobs
+        self.constant = constant
+        self.steps = 0
+        self.skipped = 0
+        self._groups = dict(algorithm.policy.parameter_groups())
+        plugin_groups = {p.name: p.parameters() for p in self.plugins if p.parameters()}
+        self._plugin_parameters = [x for group in plugin_groups.values() for x in group]
+        options: list[dict[str, Any]] = []
+        for name, parameters in {**self._groups, **plugin_groups}.items():
+            lr = knobs.critic_lr if name == "critic" and knobs.critic_lr is not None else knobs.lr
+            plugin = next((p for p in self.plugins if p.name == name), None)
+            lr = getattr(plugin, "lr", None) or lr
+            decay = 0.0 if plugin else knobs.weight_decay
+            options.append({"params": list(parameters), "lr": lr, "weight_decay": decay})
+        self._base_lr = [group["lr"] for group in options]
+        self.optimizer = torch.optim.AdamW(
+            options, lr=knobs.lr, betas=tuple(knobs.betas), eps=knobs.adam_eps, fused=True
+        )
+
+    def update(
+        self, minibatch: TensorDict, progress: float = 0.0, diagnose: bool = True
+    ) -> dict[str, Tensor]:
+        """Run every loss of the algorithm on one mini-batch; return its averaged figures."""
+        update = Update(step=self.steps, progress=progress, diagnose=diagnose)
+        factor = schedule(self.knobs.lr_schedule, progress, self.knobs.warmup)
+        for group, lr in zip(self.optimizer.param_groups, self._base_lr, strict=True):
+            group["lr"] = lr * factor
+        mask = minibatch["mask"]
+        whole = self._over_ranks(denominators(mask, self.constant))
+        metrics: dict[str, Tensor] = {}
+        if not whole.tokens:
+            return metrics
+        parts = self.algorithm.policy.micro_batches(minibatch, self.knobs.micro_batch_size)
+        runs = [self.algorithm.losses(part, update) for part in parts]
+        autocast = self.autocast()
+        while True:
+            groups: tuple[str, ...] = ()
+            for part, run in zip(parts, runs, strict=True):
+                with autocast:
+                    loss = next(run, None)
+                if loss is None:
+                    continue
+                groups = loss.groups
+                self._backward(loss, part, update, whole, metrics)
+            if not groups:
+                break
+            metrics["grad_norm"] = self._step()
+        metrics["lr"] = torch.tensor(self.optimizer.param_groups[0]["lr"])
+        return metrics
+
+    def autocast(self) -> torch.autocast:
+        """Return the context in which every forward of this run is computed."""
+        device = next(iter(self._groups["policy"])).device.type
+        enabled = self.knobs.precision == "bfloat16"
+        return torch.autocast(device, torch.bfloat16, enabled=enabled)
+
+    def _backward(
+        self,
+        loss: Loss,
+        part: TensorDict,
+        update: Update,
+        whole: Denominators,
+        metrics: dict[str, Tensor],
+    ) -> None:
+        terms = dict(loss.terms)
+        if loss.out is not None:
+            for plugin in self.plugins:
+                terms.update(plugin.terms(loss.out, part, update))
+        objective = torch.stack(list(terms.values())).sum(0) if len(terms) > 1 else [*terms.values()][0]
+        total = aggregate(objective, loss.mask, self.knobs.reduction, whole)
+        if set(loss.groups) >= set(self._groups):
+            total.backward()
+        else:
+            moved = [p for name in loss.groups for p in self._groups.get(name, [])]
+            total.backward(inputs=moved + self._plugin_parameters)
+        if update.diagnose:
+            with torch.no_grad():
+                for name, term in terms.items():
+                    value = aggregate(term.detach(), loss.mask, self.knobs.reduction, whole)
+                    _add(metrics, f"loss/{name}", value)
+                for name, value in loss.metrics.items():
+                    _add(metrics, name, aggregate(value, loss.mask, "token-mean", whole))
+
+    def _step(self) -> Tensor:
+        parameters = [
+            p for g in self.optimizer.param_groups for p in g["params"] if p.grad is not None
+        ]
+        if dist.is_available() and dist.is_initialized():
+            for parameter in parameters:
+                dist.all_reduce(parameter.grad)
+        limit = self.knobs.max_grad_norm or float("inf")
+        norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
+        value = float(norm)
+        if value > 0.0 and value < float("inf"):
+            self.optimizer.step()
+            self.steps += 1
+        elif value != 0.0:  # NaN or infinite: the step would destroy the weights
+            self.skipped += 1
+        # a gradient of exactly 0 teaches nothing; a step would only follow Adam's old momentum
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm.detach()
+
+    def _over_ranks(self, own: Denominators) -> Denominators:
+        if not (dist.is_available() and dist.is_initialized()):
+            return own
+        sums = torch.tensor([own.tokens, own.sequences, own.constant], dtype=torch.float64)
+        dist.all_reduce(sums)
+        return Denominators(*sums.tolist())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state and the counters."""
+        state = {"optimizer": self.optimizer.state_dict(), "steps": self.steps}
+        return {**state, "skipped": self.skipped}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a :meth:`state_dict`."""
+        self.optimizer.load_state_dict(dict(state["optimizer"]))
+        self.steps, self.skipped = state["steps"], state["skipped"]
+
+
+def _add(metrics: dict[str, Tensor], name: str, value: Tensor) -> None:
+    metrics[name] = metrics[name] + value if name in metrics else value
