@@ -29,14 +29,16 @@ Split = Literal["train", "heldout"]
 #: Share of (template, numbers) pairs that are held out.
 HELDOUT_SHARE = 0.1
 
-#: Templates whose worked solution ends in the right answer for every parameter draw. The rest
-#: (32, 35, 37, 61, 63, 65, 74, 76, 77, 79, 86, 87, 90, 97, 98) state wrong or ambiguous sums.
+#: Templates whose worked solution is right for every parameter draw: the stated steps are true and
+#: end in the answer. Left out are those that reasoning_gym itself marks as broken (32, 35, 37, 61,
+#: 63, 65, 74, 76, 77, 79, 86, 87, 90, 97, 98) and those that sometimes round a step or the answer
+#: down without a word, as in "11*0.5=5" (2, 3, 4, 49, 75, 99).
 # fmt: off
 _SOUND = (
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25,
-    26, 27, 28, 29, 30, 31, 33, 34, 36, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52,
-    53, 54, 55, 56, 57, 58, 59, 60, 62, 64, 66, 67, 68, 69, 70, 71, 72, 73, 75, 78, 80, 81, 82, 83,
-    84, 85, 88, 89, 91, 92, 93, 94, 95, 96, 99,
+    0, 1, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28,
+    29, 30, 31, 33, 34, 36, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 50, 51, 52, 53, 54, 55, 56,
+    57, 58, 59, 60, 62, 64, 66, 67, 68, 69, 70, 71, 72, 73, 78, 80, 81, 82, 83, 84, 85, 88, 89, 91,
+    92, 93, 94, 95, 96,
 )
 # fmt: on
 
@@ -65,8 +67,29 @@ LEVELS: dict[str, Level] = {
     # fmt: off
     "easy": Level(
         templates=(
-            4, 6, 10, 14, 16, 18, 20, 26, 31, 34, 39, 43, 45, 48, 54, 55, 57, 58, 62, 67, 69, 70,
-            72, 75, 78, 82, 91, 95, 99,
+            6,
+            10,
+            14,
+            16,
+            20,
+            26,
+            31,
+            34,
+            39,
+            43,
+            45,
+            48,
+            54,
+            55,
+            57,
+            58,
+            62,
+            69,
+            70,
+            72,
+            78,
+            82,
+            95,
         ),
         largest=300,
     ),
