@@ -30,7 +30,7 @@ class Denominators:
     sequences : Tensor
         Scalar int64, rows with at least one live step.
     constant : Tensor or None
-        Scalar int64, ``sequences`` × the length limit; None where no limit was given.
+        Scalar, ``sequences`` × the length limit; None where no limit was given.
     """
 
     tokens: Tensor
@@ -52,22 +52,22 @@ class Denominators:
         """
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return self
-        none = torch.zeros_like(self.tokens)
-        constant = none if self.constant is None else self.constant
-        counts = torch.stack([self.tokens, self.sequences, constant])
+        counted = [self.tokens, self.sequences]
+        counted += [torch.zeros_like(self.tokens) if self.constant is None else self.constant]
+        counts = torch.stack([count.double() for count in counted])
         torch.distributed.all_reduce(counts)
         tokens, sequences, constant = counts.unbind()
         return Denominators(tokens, sequences, None if self.constant is None else constant)
 
 
-def denominators(mask: Tensor, max_length: int | None = None) -> Denominators:
+def denominators(mask: Tensor, max_length: float | None = None) -> Denominators:
     """Count what :func:`aggregate` divides by.
 
     Parameters
     ----------
     mask : Tensor
         [B, T] bool, of the whole update or of a part to be added to others.
-    max_length : int, optional
+    max_length : float, optional
         Length limit of a sequence, for the mode ``constant``. It is a setting, not ``T``: padding
         differs from part to part.
     """
