@@ -7,6 +7,7 @@ the plain tree that YAML and the command line give, and refuses what does not fi
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any
 
 from zoo.errors import UserError, nearest
 
-__all__ = ["conform", "defaults", "matches_default", "plain"]
+__all__ = ["conform", "defaults", "like_default", "plain"]
 
 
 def defaults(schema: type) -> dict[str, Any]:
@@ -80,27 +81,24 @@ def conform(value: Any, hint: Any, key: str) -> Any:
         return float(value)
     elif hint is int and isinstance(value, float) and value.is_integer():
         return int(value)  # 1e6 is how people write a million
-    elif isinstance(hint, type) and isinstance(value, hint):
-        if not (isinstance(value, bool) and hint in (int, float)):
-            return value
+    elif isinstance(hint, type) and type(value) is hint:  # True is no 1 here
+        return value
     raise UserError(f"{key} takes {_name(hint)}, not {_show(value)}.")
 
 
-def matches_default(value: Any, default: Any, key: str) -> None:
-    """Refuse a value of another kind than a default that YAML gives; null defaults take any."""
+def like_default(value: Any, default: Any, key: str) -> Any:
+    """Return a value as the kind that a YAML default has; a null default takes anything."""
     if default is None or value is None:
-        return
+        return value
     if isinstance(default, Mapping):
         if not isinstance(value, Mapping):
             raise UserError(f"{key} is a group of settings; set one of them, not {_show(value)}.")
-        for name, inner in default.items():
-            if name in value:
-                matches_default(value[name], inner, f"{key}.{name}")
-    elif isinstance(default, list):
+        return {k: like_default(v, default.get(k), f"{key}.{k}") for k, v in value.items()}
+    if isinstance(default, list):
         if not isinstance(value, list):
             raise UserError(f"{key} takes a list, not {_show(value)}.")
-    else:
-        conform(value, float if isinstance(default, float) else type(default), key)
+        return value
+    return conform(value, type(default), key)
 
 
 def _dataclass(value: Any, schema: type, key: str) -> Any:
@@ -115,8 +113,12 @@ def _dataclass(value: Any, schema: type, key: str) -> Any:
         )
     for name in value:
         if name not in names:
-            raise UserError(f"no setting '{key}.{name}'.{nearest(str(name), names)}")
-    return schema(**{name: conform(v, hints[name], f"{key}.{name}") for name, v in value.items()})
+            raise UserError(f"no setting '{_join(key, name)}'.{nearest(str(name), names)}")
+    return schema(**{n: conform(v, hints[n], _join(key, n)) for n, v in value.items()})
+
+
+def _join(key: str, name: object) -> str:
+    return f"{key}.{name}" if key else str(name)
 
 
 def _union(value: Any, arguments: tuple[Any, ...], hint: Any, key: str) -> Any:
@@ -140,9 +142,7 @@ def _sequence(value: Any, origin: Any, arguments: tuple[Any, ...], key: str) -> 
     if origin is tuple and Ellipsis not in arguments and arguments:
         if len(value) != len(arguments):
             raise UserError(f"{key} takes {len(arguments)} values, not {len(value)}.")
-        return tuple(
-            conform(v, a, f"{key}[{i}]") for i, (v, a) in enumerate(zip(value, arguments))
-        )
+        return tuple(conform(v, a, f"{key}[{i}]") for i, (v, a) in enumerate(zip(value, arguments)))
     inner = arguments[0] if arguments else Any
     return origin(conform(v, inner, f"{key}[{i}]") for i, v in enumerate(value))
 
@@ -171,6 +171,6 @@ def _name(hint: Any) -> str:
 
 
 def _show(value: Any) -> str:
-    if value is None:
-        return "null"
-    return f"'{value}'" if isinstance(value, str) else str(plain(value)).replace("True", "true").replace("False", "false")
+    if isinstance(value, str):
+        return f"'{value}'"
+    return json.dumps(value, default=str)

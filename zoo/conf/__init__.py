@@ -1,0 +1,1 @@
+"""The configuration groups; read by zoo.core.choices and zoo.core.config."""

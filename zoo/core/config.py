@@ -1,0 +1,346 @@
+"""From a list of overrides to the full settings of a run.
+
+The overrides are Hydra's (``group=choice``, ``a.b=value``) and so is the composition, from the
+groups in ``zoo/conf``. Later ones win:
+
+    the knobs' dataclass defaults → conf/world/<world> → the chosen algo, env, model, rollout, logger
+    → conf/tuned/<algo>/<world> → …/<env> → …/<env>@<model> → conf/preset/<preset> → your overrides
+
+An algorithm, an environment, a model or a rollout is known here only by the ``_target_`` of its
+file; the types and checks of its settings are those of the dataclass it calls ``Knobs``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from zoo.core import choices
+from zoo.core.overrides import INTERNAL, apply, as_overrides, parse
+from zoo.core.schema import conform, defaults, like_default, plain
+from zoo.core.settings import RunSettings
+from zoo.errors import UserError
+
+__all__ = ["Config", "as_overrides", "compose", "default_text_model", "locate"]
+
+_ENTRIES = ("algo", "env", "model", "rollout")
+_FILE_ONLY = ("_about_", "_choose_")
+_HUB_MODEL, _HUB_PRESET, _HUB_MEMORY_GIB = "Qwen/Qwen3-0.6B", "qwen3-0.6b-full", 22.0
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of a run: a plain tree that YAML can hold, and what it stands for.
+
+    Attributes
+    ----------
+    tree : dict
+        ``algo``, ``env``, ``model``, ``rollout`` (each with ``name``, ``_target_`` and its
+        settings), ``eval``, ``checkpoint``, ``logger`` (name → settings), ``world``, ``preset``,
+        ``seed``, ``run_dir``, ``device``, ``total_steps``, ``updates``.
+    notes : tuple of str
+        What was decided for the user and why; ``zoo train`` prints it first.
+    """
+
+    tree: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, key: str) -> Any:
+        """Return the value at a dotted key, as in ``config["algo.lr"]``."""
+        node: Any = self.tree
+        for part in key.split("."):
+            node = node[part]
+        return node
+
+    @property
+    def world(self) -> str:
+        """``"control"`` or ``"text"``."""
+        return str(self.tree["world"])
+
+    @property
+    def knobs(self) -> Any:
+        """The algorithm's knobs, checked; a new instance of its frozen dataclass."""
+        return self.settings("algo")
+
+    @property
+    def run(self) -> RunSettings:
+        """The settings outside the groups, checked."""
+        values = {f.name: self.tree[f.name] for f in fields(RunSettings) if f.name in self.tree}
+        checked: RunSettings = conform(values, RunSettings, "")
+        return checked
+
+    def target(self, group: str) -> Any:
+        """Import and return what a group's choice stands for, usually a class."""
+        return locate(self.tree[group]["_target_"])
+
+    def settings(self, group: str) -> Any:
+        """Return a group's settings as the dataclass its target declares, else as a dict.
+
+        Raises
+        ------
+        UserError
+            Where a value has the wrong type, or the dataclass refuses it.
+        """
+        entry = self.tree[group]
+        values = {k: v for k, v in entry.items() if k not in INTERNAL}
+        schema = _schema(entry)
+        return conform(values, schema, group) if schema else values
+
+    def checked(self, original: Mapping[str, Any]) -> Config:
+        """Return the same settings in their right types; ``original`` is what the files say."""
+        tree = {k: like_default(v, original[k], k) for k, v in self.tree.items() if k == "eval"}
+        tree = {**self.tree, **tree}
+        tree.update(plain(Config(tree).run))
+        for group in _ENTRIES:
+            values = self.settings(group)
+            if not is_dataclass(values):
+                values = like_default(values, original[group], group)
+            kept = {k: v for k, v in tree[group].items() if k in INTERNAL}
+            tree[group] = {**kept, **plain(values)}
+        return Config(tree, self.notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a copy of the tree, for ``config.yaml``."""
+        copy: dict[str, Any] = json.loads(json.dumps(self.tree))
+        return copy
+
+    @classmethod
+    def from_dict(cls, tree: Mapping[str, Any]) -> Config:
+        """Take back a :meth:`to_dict`; what a run was started with is not composed anew."""
+        return cls({str(k): plain(v) for k, v in tree.items()})
+
+
+def compose(overrides: Sequence[str]) -> Config:
+    """Compose and check the settings of a run.
+
+    Parameters
+    ----------
+    overrides : sequence of str
+        ``algo=`` and ``env=`` at least.
+
+    Raises
+    ------
+    UserError
+        For an unknown key or choice, a value of the wrong type, or parts that do not go together.
+
+    Examples
+    --------
+    >>> compose(["algo=ppo", "env=CartPole-v1", "algo.lr=1e-3"])["algo.lr"]  # doctest: +SKIP
+    0.001
+    """
+    picked, values = parse(overrides)
+    preset = picked.get("preset")
+    if preset is not None:
+        choices.resolve("preset", preset)
+        picked = {**choices.read("preset", preset).get("_choose_", {}), **picked}
+    for group, word in (("algo", "algorithm"), ("env", "environment")):
+        if picked.get(group) is None:
+            raise UserError(
+                f"no {word} given: add {group}=NAME, one of {', '.join(choices.named(group))}."
+            )
+    algo, _ = choices.resolve("algo", picked["algo"])
+    env, named = choices.resolve("env", picked["env"])
+    world = choices.about("env", env)["world"]
+    _refuse_unserved(algo, picked["env"], env, world)
+    notes = []
+    if "model" not in picked:
+        if world == "text":
+            device = str(dict(values).get("device", "auto"))
+            picked["model"], offered, reason = default_text_model(device)
+            if preset is None and offered and algo in choices.about("preset", offered)["serves"]:
+                preset = offered
+            notes.append(
+                f"model: {picked['model']}"
+                + (f", preset {preset}" if preset else "")
+                + f" ({reason})"
+            )
+        else:
+            picked["model"] = choices.read("world", world)["_choose_"]["model"]
+    picked.setdefault("rollout", choices.read("world", world)["_choose_"]["rollout"])
+    if preset is not None and algo not in choices.about("preset", preset)["serves"]:
+        serves = " and ".join(choices.about("preset", preset)["serves"])
+        raise UserError(f"preset={preset} is made for algo={serves}, not for {algo}.")
+    model, located = choices.resolve("model", picked["model"])
+    rollout, _ = choices.resolve("rollout", picked["rollout"])
+    for group, name in (("model", model), ("rollout", rollout)):
+        if choices.about(group, name)["world"] != world:
+            fitting = [n for n in choices.named(group) if choices.about(group, n)["world"] == world]
+            raise UserError(
+                f"{group}={picked[group]} doesn't go with env={picked['env']}, which is a {world}"
+                f" environment: use {' or '.join(f'{group}={n}' for n in fitting)}."
+            )
+    loggers = _loggers(picked.get("logger"))
+    files = {"algo": algo, "env": env, "model": model, "rollout": rollout}
+    tuned = _tuned(algo, world, picked["env"], picked["model"])
+    tree = _with_defaults(_hydra(files, loggers, world, tuned, preset))
+    for group in _ENTRIES:
+        tree[group]["name"] = picked[group]
+    tree["env"].update(named)
+    tree["model"].update(located)
+    tree["preset"], tree["world"] = preset, world
+    original: dict[str, Any] = plain(tree)
+    for key, value in values:
+        apply(tree, original, key, value)
+    return Config(plain(tree), tuple(notes)).checked(original)
+
+
+def default_text_model(device: str = "auto") -> tuple[str, str | None, str]:
+    """Choose the language model for a user who named none.
+
+    Returns
+    -------
+    model, preset, reason : str, str or None, str
+        Qwen3-0.6B with its preset where there are an accelerator with the memory for it and a way
+        to get the weights; the shipped ``tiny`` model elsewhere.
+    """
+    import torch
+
+    if device == "cpu" or not torch.cuda.is_available():
+        why = "device=cpu" if device == "cpu" else "no accelerator here"
+        return "tiny", None, f"{why}; name another with model=FOLDER or model=OWNER/NAME"
+    memory = torch.cuda.get_device_properties(0).total_memory / 2**30
+    if memory < _HUB_MEMORY_GIB:
+        return (
+            "tiny",
+            None,
+            (
+                f"{_HUB_MODEL} needs {_HUB_MEMORY_GIB:.0f} GiB of accelerator memory to train and this"
+                f" one has {memory:.0f}"
+            ),
+        )
+    missing = _unreachable(_HUB_MODEL)
+    if missing:
+        return "tiny", None, f"{_HUB_MODEL} can't be had: {missing}"
+    return _HUB_MODEL, _HUB_PRESET, f"accelerator with {memory:.0f} GiB, hub in reach"
+
+
+def locate(path: str) -> Any:
+    """Import the object at a dotted path.
+
+    Raises
+    ------
+    UserError
+        Where a package that it needs is not installed.
+    """
+    module, _, attribute = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "zoo":
+            raise
+        raise UserError(
+            f"{path} needs the package {error.name}, which is not installed: try"
+            " `pip install 'algorithm-zoo[all]'`."
+        ) from error
+
+
+def _refuse_unserved(algo: str, env_name: str, env: str, world: str) -> None:
+    """Refuse an algorithm on a kind of environment that its file says it can't serve."""
+    description = choices.about("algo", algo)
+    if world == "text":
+        kinds = {"text"}
+    else:
+        kind = choices.about("env", env).get("known", {}).get(env_name)
+        kinds = {kind} if kind else {"discrete", "continuous"}
+    if not kinds & set(description["serves"]):
+        others = [
+            n for n in choices.names("algo") if kinds & set(choices.about("algo", n)["serves"])
+        ]
+        kind = " or ".join(sorted(kinds))
+        why = description.get("refuses", {}).get(kind, "")
+        raise UserError(
+            f"algo={algo} can't train on env={env_name} ({kind}){': ' + why if why else ''}. Use"
+            f" {' or '.join(f'algo={n}' for n in others)}."
+        )
+
+
+def _loggers(picked: Any) -> list[str]:
+    """Return the loggers' files; the console stays unless ``none`` is among them."""
+    if picked is None:
+        return ["console"]
+    listed = [str(n) for n in (picked if isinstance(picked, list) else [picked])]
+    if "none" in listed:
+        return [n for n in listed if n != "none" and choices.resolve("logger", n)]
+    return ["console", *(n for n in listed if choices.resolve("logger", n) and n != "console")]
+
+
+def _tuned(algo: str, world: str, env: str, model: str) -> list[str]:
+    """Return the tuned files there are for this run, the most general first."""
+    env, model = choices.short_name(env), choices.short_name(model)
+    candidates = (world, env, f"{env}@{model}")
+    return [n for n in candidates if (choices.CONF / "tuned" / algo / f"{n}.yaml").is_file()]
+
+
+def _hydra(
+    files: dict[str, str], loggers: list[str], world: str, tuned: list[str], preset: str | None
+) -> Any:
+    """Let Hydra compose the files; the defaults list is made here because it has to be."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
+
+    listed: list[Any] = [{"world@_global_": world}]
+    listed += [{group: name} for group, name in files.items()]
+    listed += [{f"logger@logger.{name}": name} for name in loggers]
+    if tuned:
+        listed.append({f"tuned/{files['algo']}@_global_": tuned})
+    if preset is not None:
+        listed.append({"preset@_global_": preset})
+    ConfigStore.instance().store("zoo_run", {"defaults": [*listed, "_self_"]})
+    with initialize_config_dir(str(choices.CONF), version_base="1.3"):
+        return OmegaConf.to_container(hydra_compose("zoo_run"), resolve=True)
+
+
+def _with_defaults(tree: dict[str, Any]) -> dict[str, Any]:
+    """Put the dataclasses' defaults under what the files say, and drop what only ``list`` reads."""
+    tree = _merge(plain(RunSettings()), {k: v for k, v in tree.items() if k not in _FILE_ONLY})
+    for group in _ENTRIES:
+        entry = tree[group]
+        entry.pop("_about_", None)
+        schema = _schema(entry)
+        tree[group] = _merge(defaults(schema), entry) if schema else entry
+    for options in tree.setdefault("logger", {}).values():
+        options.pop("_about_", None)
+    return tree
+
+
+def _schema(entry: Mapping[str, Any]) -> type | None:
+    """Return the dataclass of a choice's settings: ``_schema_``, else the target's ``Knobs``."""
+    if "_schema_" in entry:
+        named: type = locate(entry["_schema_"])
+        return named
+    knobs: type | None = getattr(locate(entry["_target_"]), "Knobs", None)
+    return knobs
+
+
+def _merge(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(under)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = (
+            _merge(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+        )
+    return merged
+
+
+def _unreachable(model: str) -> str:
+    """Return why a hub model can't be had, or an empty string where it can."""
+    if importlib.util.find_spec("transformers") is None:
+        return "the package transformers is not installed"
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(model, "config.json"), str):
+        return ""
+    if constants.HF_HUB_OFFLINE:
+        return "it is not in the cache and HF_HUB_OFFLINE is set"
+    address = f"{constants.ENDPOINT}/{model}/resolve/main/config.json"
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=5):
+            return ""
+    except OSError as error:
+        return f"the hub is out of reach ({error})"

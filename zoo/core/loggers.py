@@ -1,0 +1,284 @@
+"""Where a run's figures go besides its folder: the terminal, TensorBoard, Weights & Biases."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from zoo.core.config import Config, locate
+
+__all__ = ["Console", "Logger", "TensorBoard", "WandB", "make_loggers"]
+
+#: world → the figures that matter, each under a short name; the first one present of each is shown
+_FIGURES = {
+    "control": (
+        ("return", ("return/mean",)),
+        ("eval", ("eval/return_mean",)),
+        ("length", ("episode/length",)),
+        ("entropy", ("policy/entropy",)),
+        ("grad", ("grad_norm",)),
+        ("steps/s", ("speed/steps_per_s",)),
+    ),
+    "text": (
+        ("reward", ("reward/mean",)),
+        ("accuracy", ("eval/accuracy_strict",)),
+        ("length", ("completion/length_mean",)),
+        ("entropy", ("policy/entropy",)),
+        ("live groups", ("group/live_fraction",)),
+        ("tokens/s", ("speed/tokens_per_s",)),
+    ),
+}
+
+
+class Logger(Protocol):
+    """Receives every round's figures."""
+
+    def log(
+        self, updates: int, metrics: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Take one round: its counters and figures, and the records sampled in it."""
+        ...
+
+    def notice(self, text: str) -> None:
+        """Take one sentence for the user."""
+        ...
+
+    def close(self) -> None:
+        """Flush what is held back."""
+        ...
+
+
+def make_loggers(config: Config, folder: Path, done: int = 0) -> list[Logger]:
+    """Make the loggers that the settings name; ``done`` is how much of the budget is spent."""
+    loggers: list[Logger] = []
+    for entry in config["logger"].values():
+        options = {k: v for k, v in entry.items() if k != "_target_"}
+        loggers.append(locate(entry["_target_"])(config, folder, done=done, **options))
+    return loggers
+
+
+class Console:
+    """Progress, the six figures that matter and, on text, a sample completion now and then.
+
+    On a terminal a bar with the remaining time stands below the lines; elsewhere only lines come.
+
+    Parameters
+    ----------
+    config : Config
+        The run's settings: its world and budget are read.
+    folder : Path
+        The run folder, named at the start.
+    done : int
+        How much of the budget a resumed run has spent.
+    every_s : float
+        Least time between two lines of figures.
+    samples_every_s : float
+        Least time between two sample completions.
+    stream : file, optional
+        In place of standard output.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        done: int = 0,
+        every_s: float = 10.0,
+        samples_every_s: float = 60.0,
+        stream: TextIO | None = None,
+    ) -> None:
+        from rich.console import Console as Terminal
+
+        self.world = config.world
+        self.unit = "env_steps" if self.world == "control" else "updates"
+        self.total = int(config["total_steps" if self.world == "control" else "updates"] or 0)
+        self.every_s, self.samples_every_s = every_s, samples_every_s
+        self.terminal = Terminal(file=stream or sys.stdout, highlight=False, soft_wrap=True)
+        self.started, self.start, self.shown, self.sampled = (
+            time.monotonic(),
+            done,
+            -math.inf,
+            -math.inf,
+        )
+        self.evaluation: dict[str, Any] = {}
+        self.progress = self._bar(done) if self.terminal.is_terminal else None
+        self.notice(f"run folder: {folder}")
+
+    def log(
+        self, updates: int, metrics: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Show the round, unless the one before it was shown just now."""
+        now, done = time.monotonic(), int(metrics.get(self.unit, updates))
+        evaluated = {k: v for k, v in metrics.items() if k.startswith("eval/")}
+        self.evaluation.update(evaluated)
+        line = figures(self.world, {**metrics, **self.evaluation})
+        if self.progress:
+            self.progress.update(self.task, completed=done, figures=line)
+        if (
+            evaluated
+            or done >= self.total
+            or (not self.progress and now - self.shown >= self.every_s)
+        ):
+            rate = (done - self.start) / max(now - self.started, 1e-9)
+            left = duration((self.total - done) / rate) if rate > 0 else "?"
+            unit = self.unit.replace("env_", "")
+            head = f"{unit} {done:,}/{self.total:,}"
+            self._print(f"{head}  {line}" + (f"  left {left}" if done < self.total else ""))
+            self.shown = now
+        if records and self.world == "text" and now - self.sampled >= self.samples_every_s:
+            self._print(sample(records[0]))
+            self.sampled = now
+
+    def notice(self, text: str) -> None:
+        """Print one sentence."""
+        self._print(text)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self.progress:
+            self.progress.stop()
+
+    def _print(self, text: str) -> None:
+        self.terminal.print(text, markup=False)
+
+    def _bar(self, done: int) -> Any:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        bar = Progress(
+            TextColumn("{task.percentage:>3.0f}%"),
+            BarColumn(bar_width=20),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}", markup=False),
+            console=self.terminal,
+            transient=True,
+        )
+        self.task = bar.add_task("train", total=self.total or None, completed=done, figures="")
+        bar.start()
+        return bar
+
+
+class TensorBoard:
+    """Event files in the run folder, or in ``directory``."""
+
+    def __init__(
+        self, config: Config, folder: Path, done: int = 0, directory: str | None = None
+    ) -> None:
+        writer = locate("torch.utils.tensorboard.SummaryWriter")
+        self.writer = writer(log_dir=directory or str(folder / "tensorboard"))
+
+    def log(
+        self, updates: int, metrics: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Add every figure at this update, and the first sample's text."""
+        for key, value in numbers(metrics).items():
+            self.writer.add_scalar(key, value, updates)
+        if records and "completion" in records[0]:
+            self.writer.add_text("sample", sample(records[0]), updates)
+
+    def notice(self, text: str) -> None:
+        """Keep the sentence as text."""
+        self.writer.add_text("notice", text)
+
+    def close(self) -> None:
+        """Flush the event file."""
+        self.writer.close()
+
+
+class WandB:
+    """Weights & Biases; ``WANDB_MODE=offline`` keeps everything in the run folder."""
+
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        done: int = 0,
+        project: str = "algorithm-zoo",
+        entity: str | None = None,
+    ) -> None:
+        init = locate("wandb.init")
+        self.run = init(
+            project=project,
+            entity=entity,
+            name=folder.name,
+            id=folder.name,
+            dir=str(folder),
+            config=config.to_dict(),
+            resume="allow",
+        )
+
+    def log(
+        self, updates: int, metrics: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Send every figure at this update."""
+        self.run.log(numbers(metrics), step=updates)
+
+    def notice(self, text: str) -> None:
+        """Put the sentence into the run's notes."""
+        self.run.notes = f"{self.run.notes or ''}{text}\n"
+
+    def close(self) -> None:
+        """Finish the run."""
+        self.run.finish()
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite figures among the metrics."""
+    return {
+        k: float(v) for k, v in metrics.items() if isinstance(v, int | float) and math.isfinite(v)
+    }
+
+
+def figures(world: str, metrics: Mapping[str, Any]) -> str:
+    """Return the figures that matter in one line; those that are not there yet are left out."""
+    shown = []
+    for name, keys in _FIGURES[world]:
+        value = next((metrics[k] for k in keys if metrics.get(k) is not None), None)
+        if value is not None:
+            shown.append(f"{name} {short(float(value))}")
+    return "  ".join(shown)
+
+
+def short(value: float) -> str:
+    """Return a number in at most six characters or so.
+
+    Examples
+    --------
+    >>> short(12345.6), short(0.51234), short(12.34)
+    ('12,346', '0.512', '12.3')
+    """
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if size >= 1:
+        return f"{value:.1f}"
+    return f"{value:.3f}" if size >= 0.001 or size == 0 else f"{value:.0e}"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time for people.
+
+    Examples
+    --------
+    >>> duration(42), duration(125), duration(7500)
+    ('42s', '2m05s', '2h05m')
+    """
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def sample(record: Mapping[str, Any], width: int = 400) -> str:
+    """Return the end of a prompt and the start of its completion, with the reward."""
+    prompt = str(record.get("prompt", "")).strip()[-width:]
+    completion = str(record.get("completion", "")).strip()
+    cut = "…" if len(completion) > width else ""
+    reward = record.get("reward")
+    head = "sample" if reward is None else f"sample (reward {short(float(reward))})"
+    return f"{head}\n  prompt: {prompt}\n  completion: {completion[:width]}{cut}"

@@ -1,0 +1,277 @@
+"""What a run leaves behind: one folder that evaluation, resume and reports read.
+
+config.yaml       the full settings, versions, git revision, hardware
+metrics.jsonl     one object per round
+episodes.jsonl    returns and lengths (control); completions.jsonl: samples with rewards (text)
+checkpoints/      last.pt and best.pt
+summary.json      status, counters, last and best evaluation; written atomically
+errors.log        tracebacks
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from zoo.core.choices import short_name
+from zoo.core.config import Config
+from zoo.core.recorder import Recorder
+from zoo.errors import UserError
+
+__all__ = ["RunFolder", "open_recorder"]
+
+_PACKAGES = ("torch", "tensordict", "numpy", "gymnasium", "transformers", "reasoning-gym", "vllm")
+_ROWS = ("metrics.jsonl", "episodes.jsonl", "completions.jsonl")
+
+
+class RunFolder:
+    """The folder of one run.
+
+    Parameters
+    ----------
+    path : Path
+        An existing folder; :meth:`create` makes a new one and :meth:`open` checks an old one.
+    config : Config
+        The run's settings.
+    """
+
+    def __init__(self, path: Path, config: Config) -> None:
+        self.path, self.config = path, config
+        self.checkpoints = path / "checkpoints"
+        self.facts: dict[str, Any] = {
+            "algo": config["algo.name"],
+            "env": config["env.name"],
+            "dataset": None,
+            "model": config["model.name"],
+            "preset": config["preset"],
+            "seed": config["seed"],
+        }
+        self._updates = 0
+
+    @classmethod
+    def create(cls, config: Config) -> RunFolder:
+        """Make the folder that ``run_dir`` names, or ``runs/<algo>-<env>-<time>``.
+
+        Raises
+        ------
+        UserError
+            Where it already holds something, or can't be made.
+        """
+        named = config["run_dir"]
+        path = Path(named).expanduser() if named else _fresh_name(config)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise UserError(
+                    f"the run folder {path} is not empty: go on with `zoo train --resume {path}`,"
+                    " or choose another run_dir=."
+                )
+            folder = cls(path, config)
+            folder.checkpoints.mkdir()
+            record = {**config.to_dict(), "made_with": _made_with()}
+            _write(path / "config.yaml", yaml.safe_dump(record, sort_keys=False))
+        except OSError as error:
+            raise UserError(f"can't make the run folder {path}: {error.strerror}.") from error
+        return folder
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """Open the folder of an earlier run.
+
+        Raises
+        ------
+        UserError
+            Where there is none, or its config.yaml can't be read.
+        """
+        path = Path(path).expanduser()
+        file = path / "config.yaml"
+        if not file.is_file():
+            raise UserError(f"{path} is no run folder: it has no config.yaml.")
+        try:
+            tree = yaml.safe_load(file.read_text("utf-8"))
+            tree.pop("made_with", None)
+            return cls(path, Config.from_dict(tree))
+        except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+            raise UserError(f"{file} is not the configuration of a run: {error!r}.") from error
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Add one round's figures; NaN and infinity become null."""
+        self._updates = int(row.get("updates", self._updates))
+        self._append("metrics.jsonl", [row])
+
+    def append_records(self, file: str, records: Iterable[Mapping[str, Any]]) -> None:
+        """Add rows to ``episodes.jsonl`` or ``completions.jsonl``, marked with their round."""
+        self._append(file, ({"updates": self._updates, **row} for row in records))
+
+    def append_error(self, text: str) -> None:
+        """Add a traceback to errors.log."""
+        with (
+            self._writing("errors.log"),
+            (self.path / "errors.log").open("a", encoding="utf-8") as f,
+        ):
+            f.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}, update {self._updates}\n{text}\n")
+
+    def write_summary(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+        """Write summary.json in one go and return what it holds."""
+        whole: dict[str, Any] = _finite({"run_dir": str(self.path), **self.facts, **summary})
+        with self._writing("summary.json"):
+            _write(self.path / "summary.json", json.dumps(whole, indent=2, ensure_ascii=False))
+        return whole
+
+    def read_summary(self) -> dict[str, Any]:
+        """Return what summary.json holds, an empty dict where there is none yet."""
+        file = self.path / "summary.json"
+        if not file.is_file():
+            return {}
+        summary: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return summary
+
+    def truncate_after(self, updates: int) -> None:
+        """Drop the rows past a round, and a half-written last one: a resumed run writes them anew."""
+        self._updates = updates
+        for name in _ROWS:
+            file = self.path / name
+            if not file.is_file():
+                continue
+            kept = []
+            for line in file.read_text("utf-8", errors="replace").splitlines(keepends=True):
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError:
+                    continue  # the process ended in the middle of this line
+                if line.endswith("\n") and row.get("updates", 0) <= updates:
+                    kept.append(line)
+            with self._writing(name):
+                _write(file, "".join(kept))
+
+    def _append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        text = "".join(json.dumps(_finite(row), ensure_ascii=False) + "\n" for row in rows)
+        with self._writing(name), (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(text)
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            last = self.checkpoints / "last.pt"
+            state = (
+                f"the last checkpoint, {last}, is valid" if last.exists() else "nothing is saved"
+            )
+            raise UserError(
+                f"no space left on the disk for {self.path / name}; {state}. Free some space and go"
+                f" on with `zoo train --resume {self.path}`."
+            ) from error
+
+
+def open_recorder(config: Config, folder: RunFolder | None = None, done: int = 0) -> Recorder:
+    """Make the run folder, unless it is given, and the loggers that the settings name.
+
+    Parameters
+    ----------
+    config : Config
+        The run's settings.
+    folder : RunFolder, optional
+        The folder of a run to be resumed.
+    done : int
+        How much of the budget such a run has spent.
+    """
+    from zoo.core.loggers import make_loggers
+
+    folder = folder or RunFolder.create(config)
+    return Recorder(folder, make_loggers(config, folder.path, done))
+
+
+def _fresh_name(config: Config) -> Path:
+    name = "-".join(short_name(str(config[key])) for key in ("algo.name", "env.name"))
+    stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, count = stem, 1
+    while path.exists():  # two runs in one second
+        count += 1
+        path = stem.with_name(f"{stem.name}-{count}")
+    return path
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file so that its name holds the old content or the whole new one at any moment."""
+    part = path.with_name(path.name + ".part")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def _finite(value: Any) -> Any:
+    """Return plain JSON values: NaN and infinity are null, tensors and NumPy scalars are numbers."""
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int | bool):
+        return value
+    return _finite(value.tolist()) if hasattr(value, "tolist") else str(value)
+
+
+def _made_with() -> dict[str, Any]:
+    """Return versions, git revisions and hardware, for config.yaml."""
+    import torch
+
+    import zoo
+
+    versions = {"python": platform.python_version(), "algorithm-zoo": zoo.__version__}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    source = Path(zoo.__file__).resolve().parent.parent
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "versions": versions,
+        "git": {
+            "algorithm-zoo": _revision(source) if (source / ".git").exists() else None,
+            "working_directory": _revision(Path.cwd()),
+        },
+        "hardware": {
+            "platform": platform.platform(),
+            "machine": platform.machine(),
+            "cpus": os.cpu_count(),
+            "accelerators": devices,
+        },
+    }
+
+
+def _revision(folder: Path) -> str | None:
+    command = [
+        "git",
+        "-C",
+        str(folder),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

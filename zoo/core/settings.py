@@ -1,0 +1,78 @@
+"""The settings that every run has, whatever its algorithm and environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from zoo.errors import UserError
+
+__all__ = ["CheckpointSettings", "EvalSettings", "RunSettings"]
+
+
+@dataclass(frozen=True)
+class EvalSettings:
+    """When to evaluate, and how. The unit of ``every`` is the budget's: env steps, or updates."""
+
+    #: evaluate each time this much of the budget is spent; None: not in between
+    every: int | None = None
+    #: evaluate before the first update
+    at_start: bool = False
+    #: evaluate when the budget is spent
+    at_end: bool = True
+    #: what the rollout's evaluate() takes: episodes, seed; prompts, samples, …
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what measures nothing."""
+        _positive("eval.every", self.every)
+        for name in ("episodes", "prompts"):
+            _positive(f"eval.options.{name}", self.options.get(name))
+
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    """Saving: at the end, when interrupted, at every best evaluation, and now and then."""
+
+    #: seconds between the saves of checkpoints/last.pt; null: only at the end. What kill -9 can cost
+    every_s: float | None = 60.0
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if self.every_s is not None and self.every_s < 0:
+            raise UserError(f"checkpoint.every_s must be 0 or more (got {self.every_s}).")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What the command line may set without a group's name in front."""
+
+    #: seed of everything random
+    seed: int = 0
+    #: folder of the run; None makes runs/<algo>-<env>-<time>
+    run_dir: str | None = None
+    #: cpu, cuda, cuda:1, …; auto takes an accelerator for language models and the CPU for control
+    device: str = "auto"
+    #: environment steps (control)
+    total_steps: int | None = None
+    #: rounds of sampling and optimisation (text)
+    updates: int | None = None
+    #: torch's CPU threads; None lets the size of the network decide
+    threads: int | None = None
+    #: evaluation while training
+    eval: EvalSettings = field(default_factory=EvalSettings)
+    #: saving
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse budgets of nothing."""
+        _positive("total_steps", self.total_steps)
+        _positive("updates", self.updates)
+        _positive("threads", self.threads)
+        if self.seed < 0:
+            raise UserError(f"seed must be 0 or more (got {self.seed}).")
+
+
+def _positive(key: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise UserError(f"{key} must be 1 or more (got {value}).")
