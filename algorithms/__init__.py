@@ -1,0 +1,20 @@
+"""Every algorithm is one file; import its class from here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zoo.algorithms.grpo import GRPO
+    from zoo.algorithms.ppo import PPO
+
+__all__ = ["GRPO", "PPO"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import an algorithm when it is asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{name.lower()}"), name)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from zoo.core.algorithm import Algorithm
 from zoo.core.learner import OptimizerKnobs
@@ -42,7 +42,7 @@ class GRPOKnobs(OptimizerKnobs):
     #: samples per prompt, or trajectories per seeded reset
     group_size: int = 8
     #: divide the group's advantage by its std (group), the batch's (batch), or not at all (none)
-    scale: str = "group"
+    scale: Literal["group", "batch", "none"] = "group"
     #: passes over each rollout; 1 is on-policy
     epochs: int = 1
     #: rows per optimizer step; None takes the whole rollout at once
@@ -54,7 +54,7 @@ class GRPOKnobs(OptimizerKnobs):
     #: upper bound −dual_clip·|A| on the loss of bad samples; None is off
     dual_clip: float | None = None
     #: sequence-mean is the paper's 1/|o_i|
-    reduction: str = "sequence-mean"
+    reduction: Literal["token-mean", "sequence-mean", "constant"] = "sequence-mean"
     #: bonus on the policy's entropy
     entropy: EntropyKnobs = field(default_factory=EntropyKnobs)
     #: divergence from the reference; coefficient 0 still monitors it
@@ -96,10 +96,9 @@ class GRPO(Algorithm):
         k = self.knobs
         out = self.evaluation(batch)
         log_ratio = out.log_prob - self.old_log_prob(batch, out)
-        policy = surrogate.clipped(
-            log_ratio, batch["advantage"], k.clip_low, k.clip_high, dual_clip=k.dual_clip
-        )
-        metrics = (
-            self.diagnostics(log_ratio, out, k.clip_low, k.clip_high) if update.diagnose else {}
-        )
+        low, high, advantage = k.clip_low, k.clip_high, batch["advantage"]
+        policy = surrogate.clipped(log_ratio, advantage, low, high, dual_clip=k.dual_clip)
+        metrics = {}
+        if update.diagnose:
+            metrics = self.diagnostics(log_ratio, advantage, out, low, high)
         yield Loss("grpo", {"policy": policy}, batch["mask"], ("policy",), out, metrics)

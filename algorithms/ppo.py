@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from zoo.core.algorithm import Algorithm
 from zoo.core.batch import flatten_steps
@@ -49,13 +49,13 @@ class PPOKnobs(OptimizerKnobs):
     #: upper clip range ε_high
     clip_high: float = 0.2
     #: schedule of both clip ranges over the run
-    clip_schedule: str = "constant"
+    clip_schedule: Literal["constant", "linear", "cosine", "warmup-cosine"] = "constant"
     #: weight of the value loss
     value_coefficient: float = 0.5
     #: clip range of the value change, max form; None trusts the new value
     value_clip: float | None = None
     #: mse or huber
-    value_loss: str = "mse"
+    value_loss: Literal["mse", "huber"] = "mse"
     #: subtract the mean and divide by the std over the rollout
     normalize_advantage: bool = True
     #: gradients of bounded size are part of PPO's usual setting
@@ -118,5 +118,7 @@ class PPO(Algorithm):
             out.value, batch["value"], batch["return"], clip=k.value_clip, kind=k.value_loss
         )
         terms = {"policy": policy, "value": k.value_coefficient * value}
-        metrics = self.diagnostics(log_ratio, out, low, high) if update.diagnose else {}
+        metrics = {}
+        if update.diagnose:
+            metrics = self.diagnostics(log_ratio, batch["advantage"], out, low, high)
         yield Loss("ppo", terms, batch["mask"], out=out, metrics=metrics)

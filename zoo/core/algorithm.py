@@ -155,11 +155,16 @@ class Algorithm:
         return out.log_prob.detach() if old is None else old
 
     def diagnostics(
-        self, log_ratio: Tensor, out: Evaluation, clip_low: float, clip_high: float
+        self,
+        log_ratio: Tensor,
+        advantage: Tensor,
+        out: Evaluation,
+        clip_low: float,
+        clip_high: float,
     ) -> dict[str, Tensor]:
         """Elementwise figures that every clipped policy gradient logs."""
         with torch.no_grad():
-            low, high = surrogate.clip_fractions(log_ratio, clip_low, clip_high)
+            low, high = surrogate.clip_fractions(log_ratio, advantage, clip_low, clip_high)
             ratio = log_ratio.exp()
             return {
                 "policy/entropy": out.entropy.detach(),
@@ -171,9 +176,7 @@ class Algorithm:
 
     # What users call.
 
-    def train(
-        self: A, total_steps: int | None = None, *, updates: int | None = None
-    ) -> A:
+    def train(self: A, total_steps: int | None = None, *, updates: int | None = None) -> A:
         """Train for that many more environment steps (control) or updates (text).
 
         Returns
@@ -181,7 +184,15 @@ class Algorithm:
         Algorithm
             Itself, so that ``.evaluate()`` can follow.
         """
-        self.trainer.extend(total_steps=total_steps, updates=updates)
+        given = {"env_steps": total_steps, "updates": updates}
+        amount = given.pop(self.trainer.unit)
+        if any(other is not None for other in given.values()):
+            raise UserError(
+                f"the budget of a {self.trainer.rollout.world} task counts"
+                f" {self.trainer.unit.replace('_', ' ').replace('env', 'environment')}."
+            )
+        if amount is not None:
+            self.trainer.total = self.trainer.done + int(amount)
         self.trainer.run()
         return self
 
@@ -212,4 +223,3 @@ class Algorithm:
     def close(self) -> None:
         """Release environments and worker processes."""
         self.trainer.close()
-

@@ -72,7 +72,9 @@ def check(batch: TensorDict, require: Iterable[str] = ()) -> TensorDict:
     required = [*TRAJECTORY, *require]
     for key in required:
         if batch.get(key, None) is None:
-            raise BatchError(f"batch['{key}'] is missing; present: {sorted(map(str, batch.keys()))}")
+            raise BatchError(
+                f"batch['{key}'] is missing; present: {sorted(map(str, batch.keys()))}"
+            )
     for key, (dtype, dims) in {**TRAJECTORY, **PREPARED}.items():
         leaf = batch.get(key, None)
         if leaf is None:

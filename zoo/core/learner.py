@@ -6,15 +6,17 @@ of the *whole* update (and of all ranks), so that gradients do not depend on how
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from zoo.core.protocols import Loss, Plugin, Update
+from zoo.core.protocols import Buffer, Loss, Plugin, Update
 from zoo.core.schedule import schedule
 from zoo.functional.reduce import Denominators, aggregate, denominators
 
@@ -35,7 +37,7 @@ class OptimizerKnobs:
     #: step size of the critic's parameters; None means lr
     critic_lr: float | None = None
     #: constant, linear, cosine or warmup-cosine over the run's budget
-    lr_schedule: str = "constant"
+    lr_schedule: Literal["constant", "linear", "cosine", "warmup-cosine"] = "constant"
     #: fraction of the run spent warming up (warmup-cosine only)
     warmup: float = 0.1
     #: AdamW's betas
@@ -47,11 +49,11 @@ class OptimizerKnobs:
     #: largest L2 norm of an update's gradient; 0 turns clipping off
     max_grad_norm: float = 1.0
     #: how elementwise losses become one number: token-mean, sequence-mean or constant
-    reduction: str = "token-mean"
+    reduction: Literal["token-mean", "sequence-mean", "constant"] = "token-mean"
     #: rows per forward and backward; None takes a mini-batch at once. Changes memory, not gradients
     micro_batch_size: int | None = None
     #: float32, or bfloat16 for autocast in the forward
-    precision: str = "float32"
+    precision: Literal["float32", "bfloat16"] = "float32"
 
 
 class Learner:
@@ -65,8 +67,8 @@ class Learner:
         Add their terms to every loss that carries the policy's evaluation.
     knobs : OptimizerKnobs
         The optimizer's settings.
-    constant : float
-        The divisor of one sequence under ``reduction="constant"`` (the longest length there can be).
+    max_length : int, optional
+        The longest a row can be: the divisor of each under ``reduction="constant"``.
     """
 
     def __init__(
@@ -74,12 +76,12 @@ class Learner:
         algorithm: Algorithm,
         plugins: Iterable[Plugin],
         knobs: OptimizerKnobs,
-        constant: float = 1.0,
+        max_length: int | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.plugins = list(plugins)
         self.knobs = knobs
-        self.constant = constant
+        self.max_length = max_length
         self.steps = 0
         self.skipped = 0
         self._groups = dict(algorithm.policy.parameter_groups())
@@ -97,6 +99,14 @@ class Learner:
             options, lr=knobs.lr, betas=tuple(knobs.betas), eps=knobs.adam_eps, fused=True
         )
 
+    def learn(self, buffer: Buffer, progress: float = 0.0) -> dict[str, float]:
+        """Update on every mini-batch of the buffer; return each figure's mean over them."""
+        results = [self.update(part, progress) for part in buffer.minibatches()]
+        names = dict.fromkeys(name for result in results for name in result)
+        means = {n: torch.stack([r[n] for r in results if n in r]).mean() for n in names}
+        metrics = {name: float(value) for name, value in means.items()}
+        return {**metrics, "update/skipped": float(self.skipped)}
+
     def update(
         self, minibatch: TensorDict, progress: float = 0.0, diagnose: bool = True
     ) -> dict[str, Tensor]:
@@ -106,7 +116,7 @@ class Learner:
         for group, lr in zip(self.optimizer.param_groups, self._base_lr, strict=True):
             group["lr"] = lr * factor
         mask = minibatch["mask"]
-        whole = self._over_ranks(denominators(mask, self.constant))
+        whole = denominators(mask, self.max_length).across_ranks()
         metrics: dict[str, Tensor] = {}
         if not whole.tokens:
             return metrics
@@ -146,7 +156,7 @@ class Learner:
         if loss.out is not None:
             for plugin in self.plugins:
                 terms.update(plugin.terms(loss.out, part, update))
-        objective = torch.stack(list(terms.values())).sum(0) if len(terms) > 1 else [*terms.values()][0]
+        objective = functools.reduce(torch.add, terms.values())
         total = aggregate(objective, loss.mask, self.knobs.reduction, whole)
         if set(loss.groups) >= set(self._groups):
             total.backward()
@@ -180,13 +190,6 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         return norm.detach()
 
-    def _over_ranks(self, own: Denominators) -> Denominators:
-        if not (dist.is_available() and dist.is_initialized()):
-            return own
-        sums = torch.tensor([own.tokens, own.sequences, own.constant], dtype=torch.float64)
-        dist.all_reduce(sums)
-        return Denominators(*sums.tolist())
-
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state and the counters."""
         state = {"optimizer": self.optimizer.state_dict(), "steps": self.steps}
@@ -194,7 +197,8 @@ class Learner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a :meth:`state_dict`."""
-        self.optimizer.load_state_dict(dict(state["optimizer"]))
+        # torch keeps the very tensors it is given; two learners must not share their moments
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.steps, self.skipped = state["steps"], state["skipped"]
 
 

@@ -11,9 +11,7 @@ __all__ = ["SCHEDULES", "schedule"]
 SCHEDULES = ("constant", "linear", "cosine", "warmup-cosine")
 
 
-def schedule(
-    kind: str, progress: float, warmup: float = 0.1, final: float = 0.0
-) -> float:
+def schedule(kind: str, progress: float, warmup: float = 0.1, final: float = 0.0) -> float:
     """Return the factor on the initial value at a fraction of the run.
 
     Parameters

@@ -1,0 +1,228 @@
+"""From a resolved configuration to a trainer with all its parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zoo.core import checkpoint
+from zoo.core.buffer import RolloutBuffer
+from zoo.core.config import Config, as_overrides, compose
+from zoo.core.learner import Learner
+from zoo.core.protocols import TextEnv
+from zoo.core.recorder import Recorder
+from zoo.core.trainer import Trainer
+from zoo.errors import UserError
+
+__all__ = ["build", "build_from_arguments", "load"]
+
+
+def build(
+    config: Config,
+    recorder: Recorder | None = None,
+    *,
+    algorithm: Any = None,
+    env: Any = None,
+    rewards: Sequence[Any] | None = None,
+) -> Trainer:
+    """Put a run together.
+
+    Parameters
+    ----------
+    config : Config
+        From :func:`zoo.core.config.compose`, or a run folder's config.yaml.
+    recorder : Recorder, optional
+        Run folder and loggers.
+    algorithm : Algorithm, optional
+        An instance to attach the parts to; by default a new one.
+    env : TextEnv or callable, optional
+        In place of the configured environment: an object that no file can hold.
+    rewards : sequence, optional
+        Reward items of a text environment that no file can hold.
+
+    Raises
+    ------
+    UserError
+        Where the parts do not go together, before anything has been trained.
+    """
+    import torch
+
+    seed = int(config["seed"])
+    _seed_everything(seed)
+    device = _device(config)
+    _threads(config)
+    knobs, cls = config.knobs, config.target("algo")
+    algorithm = algorithm if algorithm is not None else cls.__new__(cls)
+    world: Callable[..., tuple[Any, Any]] = _control if config.world == "control" else _text
+    rollout, policy = world(config, cls, knobs, env, rewards)
+    policy.to(torch.device(device))
+    plugins = _plugins(knobs, config, cls, policy, rollout)
+    algorithm.attach(knobs, policy, plugins)
+    learner = Learner(algorithm, plugins, knobs, max_length=rollout.max_length)
+    buffer = RolloutBuffer(knobs.epochs, knobs.minibatch_size, seed=seed)
+    trainer = Trainer(algorithm, rollout, buffer, learner, plugins, config.to_dict(), recorder)
+    algorithm.trainer = trainer
+    return trainer
+
+
+def build_from_arguments(
+    algorithm: Any,
+    env: Any,
+    *,
+    model: str | None,
+    seed: int,
+    run_dir: str | Path | None,
+    device: str | None,
+    logger: str | Sequence[str] | None,
+    rewards: Sequence[Any] | None,
+    overrides: Sequence[str],
+    knobs: Mapping[str, Any],
+) -> Trainer:
+    """Build what the constructor of an algorithm was asked for; the command line's own path."""
+    named = isinstance(env, str)
+    written = {"algo": algorithm.name, "env": env if named else _kind(env), "seed": seed}
+    given = {"model": model, "device": device, "run_dir": run_dir and str(run_dir)}
+    written |= {k: v for k, v in given.items() if v is not None}
+    written["logger"] = "none" if logger is None else logger
+    tree = {k: dataclasses.asdict(v) if _is_knobs(v) else v for k, v in knobs.items()}
+    config = compose([*as_overrides(written), *as_overrides({"algo": tree}), *overrides])
+    names = [getattr(r, "name", getattr(r, "__name__", str(r))) for r in rewards or ()]
+    config.tree["objects"] = {"env": not named, "rewards": names}
+    recorder = None
+    if run_dir is not None or logger is not None:
+        recorder = open_recorder(config, folder=run_dir is not None)
+    return build(config, recorder, algorithm=algorithm, env=None if named else env, rewards=rewards)
+
+
+def load(path: str | Path, recorder: Recorder | None = None, **objects: Any) -> Trainer:
+    """Rebuild a run from its folder or from a checkpoint file, ready to continue.
+
+    ``env=`` and ``rewards=`` give again the functions and objects that a file can't hold.
+    """
+    path = Path(path)
+    file = path / "checkpoints" / "last.pt" if path.is_dir() else path
+    if path.is_dir() and not file.exists():
+        raise UserError(f"{path} has no checkpoint to load (expected {file}).")
+    state = checkpoint.load(file)
+    config = Config.from_dict(state["config"])
+    stored = config.tree.get("objects") or {"env": False, "rewards": []}
+    if stored["env"] and objects.get("env") is None:
+        raise UserError(f"{path} was trained on an environment of your own: give it as env=….")
+    if stored["rewards"] and objects.get("rewards") is None:
+        raise UserError(
+            f"{path} was trained with reward items given as objects"
+            f" ({', '.join(stored['rewards'])}): give them again as rewards=[…]."
+        )
+    trainer = build(config, recorder, **objects)
+    trainer.load_state_dict(state)
+    return trainer
+
+
+def _control(
+    config: Config, cls: Any, knobs: Any, env: Any, rewards: Sequence[Any] | None
+) -> tuple[Any, Any]:
+    if rewards is not None:
+        raise UserError("rewards= is for text environments; a Gymnasium one pays its own.")
+    settings = config.settings("env")
+    make = env if env is not None else settings["id"]
+    rollout = config.target("rollout")(
+        make,
+        env_kwargs=settings.get("kwargs") or {},
+        group_size=getattr(knobs, "group_size", None),
+        seed=int(config["seed"]),
+        **_as_arguments(config.settings("rollout")),
+    )
+    policy = config.target("model")(
+        rollout.observation_space,
+        rollout.action_space,
+        config.settings("model"),
+        critic=cls.needs_critic,
+    )
+    return rollout, policy
+
+
+def _text(
+    config: Config, cls: Any, knobs: Any, env: Any, rewards: Sequence[Any] | None
+) -> tuple[Any, Any]:
+    from zoo.rollouts.text import TextRollout
+
+    if env is None:
+        arguments = _as_arguments(config.settings("env"))
+        env = config.target("env")(**arguments, **({} if rewards is None else {"rewards": rewards}))
+    elif rewards is not None:
+        raise UserError("rewards= goes with a named environment; your own scores by itself.")
+    model = config.settings("model")
+    policy = config.target("model").load(model, critic=cls.needs_critic)
+    rollout = TextRollout(
+        env,
+        config.target("rollout")(),
+        group_size=getattr(knobs, "group_size", 1),
+        seed=int(config["seed"]),
+        **_as_arguments(config.settings("rollout")),
+    )
+    return rollout, policy
+
+
+def _plugins(knobs: Any, config: Config, cls: Any, policy: Any, rollout: Any) -> list[Any]:
+    from zoo.plugins import build_plugins
+
+    return build_plugins(knobs, world=config.world, algorithm=cls.name, policy=policy)
+
+
+def _seed_everything(seed: int) -> None:
+    import random
+
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def _device(config: Config) -> str:
+    import torch
+
+    device = str(config["device"])
+    if device == "auto":
+        accelerated = config.world == "text" and torch.cuda.is_available()
+        return "cuda" if accelerated else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"device={device} is not available here: {error}.".splitlines()[0]
+        ) from error
+    return device
+
+
+def _threads(config: Config) -> None:
+    import torch
+
+    threads = config["threads"] or (1 if config.world == "control" else None)
+    if threads is not None:
+        torch.set_num_threads(int(threads))
+
+
+def _as_arguments(settings: Any) -> dict[str, Any]:
+    if dataclasses.is_dataclass(settings):
+        return {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+    return dict(settings)
+
+
+def _is_knobs(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _kind(env: Any) -> str:
+    """Name the stand-in in ``conf/env`` for an environment that is given as an object."""
+    if isinstance(env, TextEnv):
+        return "own_text"
+    if callable(env):
+        return "own_control"
+    raise UserError(
+        "env takes a name, a TextEnv (prompts and score), or a function that makes a Gymnasium"
+        f" environment (got {type(env).__name__})."
+    )

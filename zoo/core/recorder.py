@@ -1,0 +1,98 @@
+"""What a run tells: rows to the run folder and to the loggers, and its summary at the end."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zoo.core.protocols import Report
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """Pass figures, records, notices and errors on to the run folder and the loggers.
+
+    Parameters
+    ----------
+    folder : RunFolder, optional
+        Where files go; None writes nothing.
+    loggers : sequence of Logger
+        Console, TensorBoard, W&B.
+    """
+
+    def __init__(self, folder: Any = None, loggers: Sequence[Any] = ()) -> None:
+        self.folder, self.loggers = folder, list(loggers)
+        self.evaluations: dict[str, Any] = {"first": None, "last": None, "best": None}
+
+    def log(
+        self,
+        counters: Mapping[str, Any],
+        metrics: Mapping[str, float],
+        report: Report | None = None,
+        file: str = "",
+    ) -> None:
+        """Record one round: its figures, sampled records, notices and tracebacks."""
+        row, report = {**counters, **metrics}, report or Report()
+        if self.folder:
+            self.folder.append_metrics(row)
+            if report.records:
+                self.folder.append_records(file, report.records)
+            for text in report.errors:
+                self.folder.append_error(text)
+        for text in report.notices:
+            self.notice(text)
+        for logger in self.loggers:
+            logger.log(row["updates"], row, report.records)
+
+    def notice(self, text: str) -> None:
+        """Say one sentence to the user, now."""
+        for logger in self.loggers:
+            logger.notice(text)
+
+    def keep(self, result: dict[str, float], counters: Mapping[str, Any], score: str) -> bool:
+        """Remember an evaluation as the last one, and whether it is the best so far."""
+        kept = self.evaluations
+        result = {**result, **{k: counters[k] for k in ("env_steps", "updates")}}
+        kept["first"], kept["last"] = kept["first"] or result, result
+        best = kept["best"] is None or result[score] > kept["best"][score]
+        if best:
+            kept["best"] = result
+        return best
+
+    def failed(self, error: BaseException, counters: Mapping[str, Any]) -> None:
+        """Keep the traceback of what ended the run, the user's own one where there is one."""
+        if self.folder:
+            own = getattr(error, "traceback_text", None)
+            self.folder.append_error(own or "".join(traceback.format_exception(error)))
+        self.summarise("failed", counters)
+
+    def summarise(self, status: str, counters: Mapping[str, Any]) -> dict[str, Any]:
+        """Write summary.json and return what it holds."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        summary = {
+            "status": status,
+            **counters,
+            "peak_rss_gib": peak / (2**30 if sys.platform == "darwin" else 2**20),
+            "eval": self.evaluations["last"],
+            "eval_first": self.evaluations["first"],
+            "eval_best": self.evaluations["best"],
+        }
+        written: dict[str, Any] = self.folder.write_summary(summary) if self.folder else summary
+        return written
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the evaluations so far."""
+        return dict(self.evaluations)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a :meth:`state_dict`."""
+        self.evaluations = dict(state)
+
+    def close(self) -> None:
+        """Flush and close the loggers."""
+        for logger in self.loggers:
+            logger.close()
