@@ -18,7 +18,17 @@ import yaml
 
 from zoo.errors import UserError, nearest
 
-__all__ = ["CONF", "GROUPS", "about", "named", "names", "read", "resolve", "short_name"]
+__all__ = [
+    "CONF",
+    "GROUPS",
+    "about",
+    "named",
+    "names",
+    "read",
+    "reasoning_tasks",
+    "resolve",
+    "short_name",
+]
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 GROUPS = ("algo", "env", "model", "rollout", "logger", "preset")
@@ -80,8 +90,9 @@ def short_name(name: str) -> str:
 
 
 def named(group: str) -> list[str]:
-    """Return the names to offer: those that stand for one thing."""
-    return [n for n in names(group) if not about(group, n).get("stands_for_many")]
+    """Return the names to offer: those that stand for one thing, which a name can stand for."""
+    hidden = ("stands_for_many", "python_only")
+    return [n for n in names(group) if not any(about(group, n).get(h) for h in hidden)]
 
 
 def _environment(name: str, known: list[str]) -> tuple[str, dict[str, Any]]:
@@ -93,7 +104,7 @@ def _environment(name: str, known: list[str]) -> tuple[str, dict[str, Any]]:
         registered = list(gymnasium.registry)
     else:
         return "gymnasium", {"id": name}
-    tasks = _reasoning_tasks()
+    tasks = reasoning_tasks()
     if name in tasks:
         return "reasoning_gym", {"task": name}
     hint = nearest(name, [*known, *registered, *tasks])
@@ -105,7 +116,8 @@ def _environment(name: str, known: list[str]) -> tuple[str, dict[str, Any]]:
 
 
 @functools.cache
-def _reasoning_tasks() -> tuple[str, ...]:
+def reasoning_tasks() -> tuple[str, ...]:
+    """Return the names of reasoning-gym's tasks, none where it is not installed."""
     if importlib.util.find_spec("reasoning_gym") is None:
         return ()
     import reasoning_gym

@@ -139,8 +139,10 @@ def compose(overrides: Sequence[str]) -> Config:
         picked = {**choices.read("preset", preset).get("_choose_", {}), **picked}
     for group, word in (("algo", "algorithm"), ("env", "environment")):
         if picked.get(group) is None:
+            more = ", or any Gymnasium id or reasoning-gym task" if group == "env" else ""
             raise UserError(
-                f"no {word} given: add {group}=NAME, one of {', '.join(choices.named(group))}."
+                f"no {word} given: add {group}=NAME, one of"
+                f" {', '.join(choices.named(group))}{more}."
             )
     algo, _ = choices.resolve("algo", picked["algo"])
     env, named = choices.resolve("env", picked["env"])

@@ -16,6 +16,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -105,6 +106,11 @@ class RunFolder:
             return cls(path, Config.from_dict(tree))
         except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
             raise UserError(f"{file} is not the configuration of a run: {error!r}.") from error
+
+    def discard(self) -> None:
+        """Remove a folder in which no round was recorded."""
+        if not (self.path / "metrics.jsonl").exists():
+            shutil.rmtree(self.path)
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add one round's figures; NaN and infinity become null."""

@@ -1,0 +1,106 @@
+"""Watch a run: render episodes of a control run, or read completions of a language model.
+
+zoo enjoy runs/ppo-CartPole-v1-…                      in a window, where there is a screen
+zoo enjoy runs/ppo-CartPole-v1-… --render rgb_array --save episode.gif
+zoo enjoy runs/ppo-CartPole-v1-… --render none        returns only
+zoo enjoy runs/grpo-gsm8k-… --prompts 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from zoo.cli.eval import positive
+from zoo.errors import UserError
+
+if TYPE_CHECKING:
+    from zoo.core.trainer import Trainer
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("run", metavar="RUN", help="run folder or checkpoint file")
+    parser.add_argument(
+        "--episodes", type=positive, default=3, help="episodes (control; default 3)"
+    )
+    parser.add_argument("--prompts", type=positive, default=3, help="prompts (text; default 3)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of starts, prompts and sampling")
+    parser.add_argument("--sample", action="store_true", help="sample instead of the greedy choice")
+    parser.add_argument(
+        "--render",
+        choices=["human", "rgb_array", "ansi", "none"],
+        help="render mode (control; default: human where there is a screen, else none)",
+    )
+    parser.add_argument(
+        "--save", metavar="FILE.gif", help="write the frames of rgb_array (needs Pillow)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show episodes or completions."""
+    from zoo.core.build import load
+
+    trainer = load(arguments.run)
+    try:
+        show = _episodes if trainer.rollout.world == "control" else _completions
+        show(trainer, arguments)
+    finally:
+        trainer.close()
+    return 0
+
+
+def _episodes(trainer: Trainer, arguments: argparse.Namespace) -> None:
+    mode = arguments.render or ("rgb_array" if arguments.save else _default_mode())
+    if arguments.save and mode != "rgb_array":
+        raise UserError("--save writes the frames of --render rgb_array: leave out the other mode.")
+    rollout: Any = trainer.rollout
+    frames: list[Any] = []
+    for episode in rollout.enjoy(
+        trainer.algorithm.policy,
+        episodes=arguments.episodes,
+        render_mode=None if mode == "none" else mode,
+        seed=arguments.seed,
+        deterministic=not arguments.sample,
+    ):
+        frames += episode["frames"] if arguments.save else []
+        print(
+            f"episode {episode['episode']}: return {episode['return']:.2f}, {episode['length']} steps"
+        )
+    if arguments.save:
+        _save(frames, arguments.save)
+        print(f"frames: {arguments.save}")
+
+
+def _completions(trainer: Trainer, arguments: argparse.Namespace) -> None:
+    rollout: Any = trainer.rollout
+    for row in rollout.enjoy(
+        trainer.algorithm.policy,
+        prompts=arguments.prompts,
+        seed=arguments.seed,
+        greedy=not arguments.sample,
+    ):
+        rewards = "  ".join(f"{k} {v:g}" for k, v in row["rewards"].items())
+        print(f"--- {row['id']}\n{row['prompt']}\n>>> {row['completion']}")
+        print(f"    expected {row['answer']}; {rewards}\n")
+
+
+def _default_mode() -> str:
+    screen = sys.platform in ("darwin", "win32") or "DISPLAY" in os.environ
+    return "human" if screen or "WAYLAND_DISPLAY" in os.environ else "none"
+
+
+def _save(frames: list[Any], path: str) -> None:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise UserError("--save needs Pillow: `pip install pillow`.") from error
+    images = [Image.fromarray(frame) for frame in frames]
+    try:
+        images[0].save(path, save_all=True, append_images=images[1:], duration=33, loop=0)
+    except (OSError, ValueError) as error:
+        raise UserError(f"can't write {path}: {error}.") from error

@@ -1,0 +1,77 @@
+"""Measure a run: raw rewards, frozen normaliser, environments or held-out prompts of its own.
+
+    zoo eval runs/ppo-CartPole-v1-… --episodes 20
+    zoo eval runs/grpo-gsm8k-… --prompts 500 --samples 8 --json
+    zoo eval runs/grpo-gsm8k-…/checkpoints/best.pt
+
+A folder stands for its last checkpoint. Control: mean return, its standard deviation and 95 %
+interval. Text: accuracy of greedy and sampled completions in both grades, and pass@k of the samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+
+from zoo.cli.train import evaluation_line
+from zoo.errors import UserError
+
+__all__ = ["add_arguments", "run"]
+
+_OPTIONS = {"control": ("episodes", "seed"), "text": ("prompts", "samples", "k", "seed")}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("run", metavar="RUN", help="run folder or checkpoint file")
+    parser.add_argument("--episodes", type=positive, help="episodes (control)")
+    parser.add_argument("--prompts", type=positive, help="held-out prompts (text)")
+    parser.add_argument("--samples", type=positive, help="sampled completions per prompt (text)")
+    parser.add_argument("--k", type=positive, help="k of pass@k, at most --samples (text)")
+    parser.add_argument(
+        "--seed", type=int, help="seed of the evaluation's environments or sampling"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Evaluate and print the figures."""
+    from zoo.core.build import load
+
+    trainer = load(arguments.run)
+    try:
+        world = trainer.rollout.world
+        given = {
+            name: getattr(arguments, name)
+            for name in ("episodes", "prompts", "samples", "k", "seed")
+            if getattr(arguments, name) is not None
+        }
+        for name in given:
+            if name not in _OPTIONS[world]:
+                raise UserError(
+                    f"--{name} does not apply to this run: it is a {world} one, which takes"
+                    f" {', '.join('--' + n for n in _OPTIONS[world])}."
+                )
+        result = trainer.evaluate(**given)
+    finally:
+        trainer.close()
+    if arguments.json:
+        finite = {
+            k: None if isinstance(v, float) and not math.isfinite(v) else v
+            for k, v in result.items()
+        }
+        print(json.dumps(finite))
+    else:
+        print(evaluation_line(result))
+    return 0
+
+
+def positive(text: str) -> int:
+    """Read a whole number from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number

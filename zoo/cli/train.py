@@ -1,0 +1,151 @@
+"""Train an algorithm on an environment.
+
+    zoo train algo=ppo env=CartPole-v1                    control, by its Gymnasium id
+    zoo train algo=grpo env=gsm8k                         a language model, on what the machine has
+    zoo train algo=grpo env=gsm8k env.path=data/gsm8k model=Qwen/Qwen3-0.6B updates=200
+    zoo train algo=ppo env=Pendulum-v1 seed=3 algo.lr=3e-4 total_steps=200_000
+    zoo train --resume runs/ppo-CartPole-v1-20260131-120000
+
+What stands on either side of `=` is Hydra's: group=choice for algo, env, model, rollout, logger and
+preset, a.b=value for a setting; `zoo list` shows the choices and --show-config all settings of a run.
+Fixed names: seed, run_dir, device, total_steps (control), updates (text), env.path, eval.every,
+logger (console, tensorboard, wandb, none; [wandb,tensorboard] takes both).
+
+Ctrl-C ends after the present round and saves (exit status 130); a second one ends at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from zoo.errors import UserError
+
+if TYPE_CHECKING:
+    from zoo.core.config import Config
+    from zoo.core.trainer import Trainer
+
+__all__ = ["add_arguments", "evaluation_line", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the run")
+    parser.add_argument(
+        "--resume", metavar="DIR", help="go on with the run in this folder, exactly"
+    )
+    parser.add_argument(
+        "--show-config", action="store_true", help="print the full settings and stop"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, and say where the results are."""
+    if arguments.resume:
+        if arguments.overrides:
+            raise UserError(
+                "--resume goes on exactly as the run was started: leave out"
+                f" '{arguments.overrides[0]}', or start a new run."
+            )
+        return _train(_resumed(arguments.resume))
+    from zoo.core.config import compose
+
+    config = compose(arguments.overrides)
+    if arguments.show_config:
+        import yaml
+
+        print(yaml.safe_dump(config.to_dict(), sort_keys=False), end="")
+        return 0
+    for note in config.notes:
+        print(note, flush=True)
+    return _train(_started(config))
+
+
+def _started(config: Config) -> Trainer:
+    from zoo.core.build import build
+    from zoo.core.run_folder import RunFolder, open_recorder
+
+    folder = RunFolder.create(config)
+    try:
+        return build(config, open_recorder(config, folder))
+    except (UserError, KeyboardInterrupt):
+        folder.discard()  # nothing was trained, and the next try may use the same name
+        raise
+    except Exception:
+        folder.append_error(traceback.format_exc())
+        raise
+
+
+def _resumed(path: str) -> Trainer:
+    from zoo.core.build import load
+    from zoo.core.loggers import make_loggers
+    from zoo.core.recorder import Recorder
+    from zoo.core.run_folder import RunFolder
+
+    folder = RunFolder.open(path)
+    recorder = Recorder(folder)
+    trainer = load(folder.path, recorder)
+    folder.truncate_after(trainer.counters["updates"])
+    recorder.loggers += make_loggers(folder.config, folder.path, trainer.done)
+    return trainer
+
+
+def _train(trainer: Trainer) -> int:
+    folder = trainer.recorder.folder
+    go_on = f"go on with: zoo train --resume {shlex.quote(str(folder.path))}"
+    try:
+        with _interrupts(trainer):
+            summary = trainer.run()
+    except KeyboardInterrupt:
+        if (folder.checkpoints / "last.pt").exists():
+            print(f"stopped at once; the last checkpoint stands: {go_on}", file=sys.stderr)
+        raise
+    finally:
+        trainer.close()
+    if summary["status"] == "interrupted":
+        print(f"interrupted after {trainer.done:,} {_unit(trainer)}, saved; {go_on}")
+        return 130
+    print(f"finished after {trainer.done:,} {_unit(trainer)} in {summary['wall_s']:.0f} s")
+    for name, result in (("first", "eval_first"), ("last", "eval"), ("best", "eval_best")):
+        if summary.get(result):
+            print(f"{name:>5} evaluation: {evaluation_line(summary[result])}")
+    print(f"results: {folder.path}")
+    return 0
+
+
+def evaluation_line(result: Mapping[str, Any]) -> str:
+    """Return an evaluation's figures in one line."""
+    return "  ".join(
+        f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in result.items()
+        if isinstance(value, int | float)
+    )
+
+
+def _unit(trainer: Trainer) -> str:
+    return trainer.unit.replace("_", " ")
+
+
+@contextmanager
+def _interrupts(trainer: Trainer) -> Iterator[None]:
+    """Let the first Ctrl-C (or SIGTERM) end the run in order, and the second one at once."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if trainer.interrupted:
+            raise KeyboardInterrupt
+        trainer.interrupt()
+        print("ending after this round; Ctrl-C again ends at once", file=sys.stderr, flush=True)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
