@@ -60,7 +60,7 @@ def build(
     policy.to(torch.device(device))
     plugins = _plugins(knobs, config, cls, policy, rollout)
     algorithm.attach(knobs, policy, plugins)
-    learner = Learner(algorithm, plugins, knobs, max_length=rollout.max_length)
+    learner = Learner(algorithm, plugins, knobs, max_length=getattr(rollout, "max_length", None))
     buffer = RolloutBuffer(knobs.epochs, knobs.minibatch_size, seed=seed)
     trainer = Trainer(algorithm, rollout, buffer, learner, plugins, config.to_dict(), recorder)
     algorithm.trainer = trainer
@@ -92,7 +92,9 @@ def build_from_arguments(
     config.tree["objects"] = {"env": not named, "rewards": names}
     recorder = None
     if run_dir is not None or logger is not None:
-        recorder = open_recorder(config, folder=run_dir is not None)
+        from zoo.core.run_folder import open_recorder
+
+        recorder = open_recorder(config)
     return build(config, recorder, algorithm=algorithm, env=None if named else env, rewards=rewards)
 
 
@@ -125,11 +127,11 @@ def _control(
 ) -> tuple[Any, Any]:
     if rewards is not None:
         raise UserError("rewards= is for text environments; a Gymnasium one pays its own.")
-    settings = config.settings("env")
-    make = env if env is not None else settings["id"]
+    settings = _as_arguments(config.settings("env"))
+    if env is not None:
+        settings |= {"id": getattr(env, "__name__", type(env).__name__), "make": env}
     rollout = config.target("rollout")(
-        make,
-        env_kwargs=settings.get("kwargs") or {},
+        config.target("env")(**settings),
         group_size=getattr(knobs, "group_size", None),
         seed=int(config["seed"]),
         **_as_arguments(config.settings("rollout")),
