@@ -22,11 +22,12 @@ from fractions import Fraction
 
 __all__ = [
     "Grade",
-    "answer_text",
     "boxed",
     "grade",
     "lenient_number",
+    "marked_number_end",
     "number",
+    "only_marked_text",
     "strict_number",
 ]
 
@@ -151,10 +152,10 @@ def marked_number_end(text: str) -> int | None:
     return None if found is None or found[0] is None else _tail(text, found[1])
 
 
-def answer_text(text: str) -> str | None:
-    """Return what follows the last ``####``, stripped; None without a marker or where it is bare."""
-    markers = list(_MARKER.finditer(text))
-    return (text[markers[-1].end() :].strip() or None) if markers else None
+def only_marked_text(text: str) -> str | None:
+    """Return what follows the ``####``, stripped; None unless there is exactly one of them."""
+    pieces = _MARKER.split(text)
+    return pieces[1].strip() if len(pieces) == 2 else None
 
 
 def boxed(text: str) -> str | None:
