@@ -250,7 +250,6 @@ def n_step(
         raise ValueError(f"n must be at least 1, got {n}")
     steps = reward.shape[1]
     ended = terminated | truncated
-    ended[:, -1] = True
     total, discount = reward.clone(), torch.full_like(reward, gamma)
     index = torch.arange(steps, device=reward.device).expand_as(reward).clone()
     alive = ~ended  # whether the window that starts at t goes on past its present last step

@@ -1,0 +1,200 @@
+"""Entropy bonus: fixed, scheduled, or held at a target by a learned temperature.
+
+    term = −α·H(π(·|s_t))
+
+With ``mode="auto"`` α is learned (Haarnoja et al. 2018, arXiv:1812.05905, eq. 18)::
+
+    J(log α) = log α·(H − H_target)       so that α falls while the entropy is above its target
+
+which is SAC's temperature; SAC's own term, α·log π(a), is this one with the one-sample estimate
+H ≈ −log π(a).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from zoo.core.schedule import schedule
+from zoo.errors import UserError
+from zoo.plugins.facts import Facts
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+    from zoo.core.protocols import Evaluation, Update
+
+__all__ = ["Entropy", "EntropyKnobs", "target_entropy"]
+
+
+@dataclass(frozen=True)
+class EntropyKnobs:
+    """Settings of the entropy bonus."""
+
+    #: fixed, scheduled (over the run) or auto (a learned temperature holds a target entropy)
+    mode: Literal["fixed", "scheduled", "auto"] = "fixed"
+    #: weight α of the bonus; its start for scheduled and auto. Raise it when entropy collapses early
+    coefficient: float = 0.0
+    #: scheduled: the weight at the end of the run
+    final: float = 0.0
+    #: scheduled: the way from coefficient to final
+    schedule: Literal["linear", "cosine"] = "linear"
+    #: auto: entropy to hold, in nats; "auto" is −dim(A) for a Box, else discrete_fraction·log n
+    target: float | Literal["auto"] = "auto"
+    #: auto: share of a discrete space's largest entropy. The SAC-discrete paper has .98, which is
+    #: nearly uniform and slow; .89 is CleanRL's
+    discrete_fraction: float = 0.89
+    #: auto: the temperature's own learning rate
+    lr: float = 3e-4
+
+    def __post_init__(self) -> None:
+        """Refuse what would push the wrong way or not at all."""
+        if self.coefficient < 0 or self.final < 0:
+            raise UserError(
+                f"entropy.coefficient and entropy.final must not be negative (got"
+                f" {self.coefficient} and {self.final}): a negative bonus collapses the policy."
+            )
+        if self.mode == "auto" and self.coefficient == 0:
+            raise UserError(
+                "entropy.mode=auto needs entropy.coefficient > 0 to start from (got 0):"
+                " its logarithm is what is learned. 1.0 is the usual start."
+            )
+
+    @property
+    def active(self) -> bool:
+        """Whether the bonus is ever different from zero."""
+        return self.coefficient > 0 or (self.mode == "scheduled" and self.final > 0)
+
+
+def target_entropy(space: Any, discrete_fraction: float = 0.89) -> float:
+    """Return the usual target entropy of a Gymnasium action space, in nats.
+
+    −dim(A) for a Box (Haarnoja et al. 2018, appendix D), ``discrete_fraction``·log n for n discrete
+    actions (Christodoulou 2019, arXiv:1910.07207), their sum for a MultiDiscrete space.
+
+    Raises
+    ------
+    UserError
+        For a space without such a convention.
+    """
+    if hasattr(space, "nvec"):
+        return discrete_fraction * sum(math.log(int(n)) for n in space.nvec.reshape(-1))
+    if hasattr(space, "n") and not space.shape:
+        return discrete_fraction * math.log(int(space.n))
+    if hasattr(space, "low"):
+        return -float(math.prod(space.shape))
+    raise UserError(
+        f"entropy.target=auto has no convention for the action space {space}:"
+        " give entropy.target a number of nats."
+    )
+
+
+class Entropy:
+    """The entropy plugin.
+
+    Parameters
+    ----------
+    knobs : EntropyKnobs
+        Settings.
+    target : float, optional
+        Target entropy in nats where ``knobs.target`` is "auto"; :meth:`build` works it out.
+    """
+
+    name = "entropy"
+
+    def __init__(self, knobs: EntropyKnobs, target: float | None = None) -> None:
+        self.knobs = knobs
+        self.lr = knobs.lr
+        self._progress = 0.0
+        self.log_alpha: nn.Parameter | None = None
+        self.target = target
+        if knobs.mode == "auto":
+            if knobs.target != "auto":
+                self.target = float(knobs.target)
+            if self.target is None:
+                raise ValueError("mode auto with target auto needs the target worked out")
+            self.log_alpha = nn.Parameter(torch.tensor(math.log(knobs.coefficient)))
+
+    @classmethod
+    def build(cls, knobs: EntropyKnobs, facts: Facts) -> Entropy:
+        """Make the plugin for a run, or refuse it with the reason.
+
+        Raises
+        ------
+        UserError
+            Where the policy has no entropy, or no target can be worked out.
+        """
+        if knobs.active and not facts.stochastic:
+            raise UserError(
+                f"{facts.algorithm} acts without an action distribution, so there is no entropy to"
+                " reward: leave entropy.coefficient at 0 and set its exploration instead."
+            )
+        if knobs.mode != "auto" or knobs.target != "auto":
+            return cls(knobs)
+        if facts.world == "text":
+            raise UserError(
+                "entropy.target=auto is meant for action spaces of control tasks; a share of a"
+                " vocabulary's entropy would ask for noise. Give entropy.target a number of nats"
+                " per token (0.3 is a common level), or use entropy.mode=fixed."
+            )
+        return cls(knobs, target_entropy(facts.action_space, knobs.discrete_fraction))
+
+    @property
+    def coefficient(self) -> float | Tensor:
+        """Return the present α: a float, or a detached scalar tensor where it is learned."""
+        if self.log_alpha is not None:
+            return self.log_alpha.detach().exp()
+        if self.knobs.mode == "scheduled":
+            start, final = self.knobs.coefficient, self.knobs.final
+            return final + (start - final) * schedule(self.knobs.schedule, self._progress)
+        return self.knobs.coefficient
+
+    def on_rollout(self, batch: TensorDict, policy: Any) -> dict[str, float]:
+        """Report the coefficient."""
+        return {"entropy/coefficient": float(self.coefficient)} if self.knobs.active else {}
+
+    def terms(self, out: Evaluation, batch: TensorDict, update: Update) -> dict[str, Tensor]:
+        """Return −α·H, and the temperature's own loss where α is learned.
+
+        The two move different things: α is a constant in the first, H in the second.
+        """
+        self._progress = update.progress
+        if not self.knobs.active:
+            return {}
+        bonus = {"entropy": -self.coefficient * out.entropy}
+        if self.log_alpha is None or self.target is None:
+            return bonus
+        return {**bonus, "temperature": self.log_alpha * (out.entropy.detach() - self.target)}
+
+    def figures(self, out: Evaluation, batch: TensorDict) -> dict[str, Tensor]:
+        """Nothing beyond what every algorithm logs."""
+        return {}
+
+    def after_update(self, metrics: Mapping[str, float]) -> None:
+        """Nothing moves between rounds."""
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return log α where it is learned."""
+        return [] if self.log_alpha is None else [self.log_alpha]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return log α and the progress last seen."""
+        state: dict[str, Any] = {"progress": self._progress}
+        if self.log_alpha is not None:
+            state["log_alpha"] = self.log_alpha.detach().clone()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a :meth:`state_dict`.
+
+        In place: the optimizer holds this very parameter, and a new one would never move again.
+        """
+        self._progress = state["progress"]
+        if self.log_alpha is not None:
+            with torch.no_grad():
+                self.log_alpha.copy_(state["log_alpha"])
