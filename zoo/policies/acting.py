@@ -1,0 +1,132 @@
+"""Acting on many environments at once, in NumPy, with the random numbers drawn in one go.
+
+A network of a few thousand weights costs less than the bookkeeping of tensors around it. So the
+actor computes in NumPy on the memory of the torch parameters (no copy is kept: it sees every
+update), draws the noise of a whole fragment beforehand, and computes log-probabilities once, after
+the last step. Only the policy is computed; values follow in one batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from zoo.policies.mlp import MLPPolicy
+
+__all__ = ["Actor"]
+
+#: writes the head's outputs for observations [N, *obs] into [N, outputs]
+Network = Callable[[np.ndarray, np.ndarray], None]
+
+
+class Actor:
+    """Choose actions for ``num_envs`` environments over at most ``steps`` steps.
+
+    It is good for one fragment: weights must not be updated, moved or loaded in between.
+
+    Parameters
+    ----------
+    policy : MLPPolicy
+        Whose network acts.
+    num_envs, steps : int
+        N and T.
+    rng : numpy.random.Generator or None
+        Source of the noise; None acts deterministically, on the mode.
+
+    Attributes
+    ----------
+    action : ndarray
+        [T, N] int64, or [T, N, *action shape] float32: what was chosen so far.
+    """
+
+    def __init__(
+        self, policy: MLPPolicy, num_envs: int, steps: int, rng: np.random.Generator | None
+    ) -> None:
+        self._network = policy.numpy_network(num_envs)
+        self._discrete = policy.discrete
+        self._outputs = np.zeros((steps, num_envs, policy.outputs), np.float32)
+        self._noise: np.ndarray | None = None
+        if self._discrete:
+            self._start = policy.action_start
+            self.action = np.zeros((steps, num_envs), np.int64)
+            if rng is not None:  # the largest of logit + Gumbel noise is a sample of the softmax
+                self._noise = rng.gumbel(size=self._outputs.shape).astype(np.float32)
+        else:
+            self._log_std = policy.log_std.detach().cpu().numpy().copy()
+            self._std = np.exp(self._log_std)
+            self.action = np.zeros((steps, num_envs, *policy.action_shape), np.float32)
+            self._flat = self.action.reshape(self._outputs.shape)
+            if rng is not None:
+                noise = rng.standard_normal(self._outputs.shape, dtype=np.float32)
+                self._noise = noise * self._std
+
+    def __call__(self, observation: np.ndarray, step: int) -> np.ndarray:
+        """Act on [N, *obs], already normalised, at one step; return a view of ``action[step]``."""
+        outputs = self._outputs[step]
+        self._network(observation, outputs)
+        action: np.ndarray = self.action[step]
+        if self._discrete:
+            scores = outputs if self._noise is None else outputs + self._noise[step]
+            scores.argmax(1, out=action)
+            if self._start:
+                action += self._start
+        elif self._noise is None:
+            self._flat[step] = outputs
+        else:
+            np.add(outputs, self._noise[step], out=self._flat[step])
+        return action
+
+    def log_prob(self, steps: int) -> np.ndarray:
+        """Return log π of the first ``steps`` actions, [steps, N] float32."""
+        outputs = self._outputs[:steps]
+        if self._discrete:
+            chosen = (self.action[:steps] - self._start)[..., None]
+            shifted = outputs - outputs.max(-1, keepdims=True)
+            picked = np.take_along_axis(shifted, chosen, -1)[..., 0]
+            log_prob = picked - np.log(np.exp(shifted).sum(-1))
+        else:
+            scaled = (self._flat[:steps] - outputs) / self._std
+            terms = -0.5 * np.square(scaled) - self._log_std - 0.5 * math.log(2 * math.pi)
+            log_prob = terms.sum(-1)
+        return log_prob.astype(np.float32)
+
+
+def numpy_layers(
+    layers: Sequence[tuple[Tensor, Tensor]], activation: str, num_envs: int
+) -> Network:
+    """Return a forward on the memory of (weight [out, in], bias [out]) pairs of CPU tensors."""
+    views = [(weight.detach().numpy().T, bias.detach().numpy()) for weight, bias in layers]
+    hidden = [np.empty((num_envs, bias.size), np.float32) for _, bias in views[:-1]]
+    weight_out, bias_out = views[-1]
+    stages = [(weight, bias, out) for (weight, bias), out in zip(views[:-1], hidden, strict=True)]
+    relu = activation == "relu"
+
+    def forward(vector: np.ndarray, outputs: np.ndarray) -> None:
+        for weight, bias, out in stages:
+            np.dot(vector, weight, out=out)
+            out += bias
+            if relu:
+                np.maximum(out, 0.0, out=out)
+            else:
+                np.tanh(out, out=out)
+            vector = out
+        np.dot(vector, weight_out, out=outputs)
+        outputs += bias_out
+
+    return forward
+
+
+def torch_network(forward: Callable[[Tensor], Tensor], device: torch.device) -> Network:
+    """Return the same through torch, for policies that are not on the CPU."""
+
+    def run(observation: np.ndarray, outputs: np.ndarray) -> None:
+        with torch.no_grad():
+            outputs[...] = forward(torch.from_numpy(observation).to(device)).cpu().numpy()
+
+    return run

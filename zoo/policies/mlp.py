@@ -1,0 +1,292 @@
+"""Multilayer perceptron policies for control: an actor and, where wanted, a critic.
+
+Discrete actions follow a categorical distribution, continuous ones a Gaussian whose standard
+deviation does not depend on the state. Continuous actions are stored as sampled; the rollout clips
+them to the Box when it steps, so log-probabilities are those of what was sampled (Andrychowicz et
+al. 2021, arXiv:2006.05990, found squashing to change little for on-policy methods).
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.core.protocols import Evaluation
+from zoo.errors import UserError
+from zoo.functional import divergence
+from zoo.policies.acting import Actor, Network, numpy_layers, torch_network
+from zoo.policies.normalizer import Normalizer
+from zoo.policies.spaces import ObservationEncoder, require_supported
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+__all__ = ["MLPKnobs", "MLPPolicy"]
+
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class MLPKnobs:
+    """Shape and initialisation of the networks; the defaults suit classic control and MuJoCo."""
+
+    #: widths of the hidden layers, the same for actor and critic
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    #: tanh keeps small networks stable; relu for wider ones
+    activation: Literal["tanh", "relu"] = "tanh"
+    #: orthogonal weights: gain √2 in hidden layers, .01 for the policy's head, 1 for the value's
+    orthogonal: bool = True
+    #: natural log of the Gaussian's initial standard deviation (continuous actions only)
+    log_std_init: float = 0.0
+    #: one trunk for actor and critic; off lets each learn features of its own
+    shared: bool = False
+    #: subtract the running mean of observations and divide by their running deviation
+    normalize_observation: bool = False
+    #: bound on normalised observations
+    observation_clip: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be built."""
+        if self.activation not in ("tanh", "relu"):
+            raise UserError(f"activation must be tanh or relu (got {self.activation!r}).")
+        if any(width < 1 for width in self.hidden_sizes):
+            raise UserError(f"hidden_sizes must be positive (got {list(self.hidden_sizes)}).")
+
+
+class MLPPolicy(nn.Module):
+    """Actor and critic for Box or Discrete observations and Discrete or Box actions.
+
+    Parameters
+    ----------
+    observation_space, action_space : gymnasium.Space
+        Of one environment.
+    config : MLPKnobs, optional
+        Shape and initialisation.
+    critic : bool
+        Whether there is a value network; critic-free methods leave it out.
+
+    Raises
+    ------
+    UserError
+        For spaces that are not supported.
+
+    Examples
+    --------
+    >>> from gymnasium.spaces import Box, Discrete
+    >>> policy = MLPPolicy(Box(-1, 1, (4,)), Discrete(2))
+    >>> action, log_prob = policy.act(np.zeros((8, 4), np.float32), np.random.default_rng(0))
+    >>> action.shape, log_prob.shape
+    ((8,), (8,))
+    """
+
+    stepwise = True
+    sampler_is_exact = True
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        config: MLPKnobs | None = None,
+        critic: bool = True,
+    ) -> None:
+        super().__init__()
+        require_supported(observation_space, action_space)
+        assert isinstance(observation_space, spaces.Box | spaces.Discrete)
+        self.config = config or MLPKnobs()
+        self.has_critic = critic
+        self.version = 0
+        self.encoder = ObservationEncoder(observation_space)
+        self.discrete = isinstance(action_space, spaces.Discrete)
+        if isinstance(action_space, spaces.Discrete):
+            self.action_start, self.action_shape = int(action_space.start), ()
+            self.outputs = int(action_space.n)
+        else:
+            self.action_start, self.action_shape = 0, tuple(action_space.shape or ())
+            self.outputs = int(np.prod(self.action_shape, dtype=int))
+            self.log_std = nn.Parameter(torch.full((self.outputs,), self.config.log_std_init))
+        self._build()
+        self.normalizer: Normalizer | None = None
+        if self.config.normalize_observation:
+            if self.encoder.discrete or self.encoder.dtype != np.float32:
+                raise UserError(
+                    f"normalize_observation needs a floating-point Box (got {observation_space}):"
+                    " whole numbers are scaled by their space already."
+                )
+            self.normalizer = Normalizer(self.encoder.shape, self.config.observation_clip)
+
+    def _build(self) -> None:
+        sizes = [self.encoder.size, *self.config.hidden_sizes]
+        trunk = sizes if self.config.shared else sizes[:1]
+        branch = sizes[-1:] if self.config.shared else sizes
+        self.trunk = self._layers(trunk)
+        self.policy_layers = self._layers([*branch, self.outputs], head_gain=0.01)
+        if self.has_critic:
+            self.value_layers = self._layers([*branch, 1], head_gain=1.0)
+
+    def _layers(self, sizes: Sequence[int], head_gain: float | None = None) -> nn.ModuleList:
+        layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
+        for i, layer in enumerate(layers):
+            if self.config.orthogonal:
+                last = head_gain is not None and i == len(layers) - 1
+                nn.init.orthogonal_(layer.weight, head_gain if last else math.sqrt(2))
+                nn.init.zeros_(layer.bias)
+        return layers
+
+    # Acting.
+
+    def actor(self, num_envs: int, steps: int = 1, rng: np.random.Generator | None = None) -> Actor:
+        """Return what acts for one fragment; without ``rng`` it takes the likeliest action."""
+        return Actor(self, num_envs, steps, rng)
+
+    def act(
+        self, observation: np.ndarray, rng: np.random.Generator, deterministic: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Act once on [N, *obs] observations, normalised where the policy has a normaliser.
+
+        Returns
+        -------
+        action : ndarray
+            [N] int64, or [N, *action shape] float32, not clipped to the Box.
+        log_prob : ndarray
+            [N] float32, natural log, summed over the action's dimensions.
+        """
+        actor = self.actor(len(observation), 1, None if deterministic else rng)
+        return actor(observation, 0), actor.log_prob(1)[0]
+
+    def numpy_network(self, num_envs: int) -> Network:
+        """Return the actor's forward from NumPy to NumPy, on the device of the parameters."""
+        layers = [*self.trunk, *self.policy_layers]
+        device = layers[0].weight.device
+        if device.type != "cpu":
+            return torch_network(
+                lambda x: self._head(self.policy_layers, self._features(x)), device
+            )
+        pairs = [(layer.weight, layer.bias) for layer in layers]
+        forward = numpy_layers(pairs, self.config.activation, num_envs)
+        encode = self.encoder.numpy
+        return lambda observation, outputs: forward(encode(observation), outputs)
+
+    # Learning.
+
+    def _features(self, observation: Tensor) -> Tensor:
+        x = self.encoder(observation)
+        for layer in self.trunk:
+            x = self._activate(layer(x))
+        return x
+
+    def _activate(self, x: Tensor) -> Tensor:
+        return torch.tanh(x) if self.config.activation == "tanh" else torch.relu(x)
+
+    def _head(self, layers: nn.ModuleList, x: Tensor) -> Tensor:
+        for layer in layers[:-1]:
+            x = self._activate(F.linear(x, layer.weight, layer.bias))
+        return F.linear(x, layers[-1].weight, layers[-1].bias)
+
+    def evaluate(self, batch: TensorDict, reference: MLPPolicy | None = None) -> Evaluation:
+        """Log-probabilities, entropies and values of a batch, with gradients.
+
+        Parameters
+        ----------
+        batch : TensorDict
+            ``observation`` [B, T, *obs] and ``action`` [B, T, …].
+        reference : MLPPolicy, optional
+            Where given, ``kl`` is the exact KL(π ‖ reference) per step.
+
+        Returns
+        -------
+        Evaluation
+            Leaves [B, T] float32.
+        """
+        observation, action = batch["observation"], batch["action"]
+        shape = observation.shape[:2]
+        features = self._features(observation)
+        outputs = self._head(self.policy_layers, features)
+        value = self._head(self.value_layers, features).view(shape) if self.has_critic else None
+        other = None
+        if reference is not None:
+            with torch.no_grad():
+                x = reference._features(observation)
+                other = reference._head(reference.policy_layers, x)
+        if self.discrete:
+            log_prob, entropy = self._categorical(outputs, action)
+            kl = None if other is None else divergence.categorical(outputs, other)
+        else:
+            log_prob, entropy = self._gaussian(outputs, action)
+            kl = None
+            if other is not None:
+                assert reference is not None
+                kl = divergence.gaussian(outputs, self.log_std, other, reference.log_std.detach())
+        return Evaluation(
+            log_prob.view(shape),
+            entropy.reshape(shape),
+            value,
+            None if kl is None else kl.view(shape),
+        )
+
+    def _categorical(self, logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs = torch.log_softmax(logits, -1)
+        index = action.reshape(-1, 1)
+        chosen = log_probs.gather(1, index - self.action_start if self.action_start else index)
+        return chosen, -(log_probs.exp() * log_probs).sum(-1)
+
+    def _gaussian(self, mean: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        scaled = (action.reshape(mean.shape) - mean) * torch.exp(-self.log_std)
+        normaliser = self.log_std.sum() + self.outputs * _HALF_LOG_2PI
+        log_prob = -0.5 * scaled.square().sum(-1) - normaliser
+        return log_prob, (normaliser + 0.5 * self.outputs).expand(len(mean))
+
+    @torch.no_grad()
+    def log_prob(self, batch: TensorDict) -> Tensor:
+        """Log-probabilities of the batch's actions, [B, T], without gradients."""
+        return self.evaluate(batch).log_prob
+
+    @torch.no_grad()
+    def values(self, batch: TensorDict) -> tuple[Tensor, Tensor]:
+        """V(observation) and V(next_observation), [B, T] each.
+
+        Inside an episode the next observation is the following step's own, whose value is known
+        already; only the others (final observations, the last column) are computed besides.
+        """
+        observation, following = batch["observation"], batch["next_observation"]
+        rows, steps = observation.shape[:2]
+        other = torch.ones(rows, steps, dtype=torch.bool, device=observation.device)
+        if steps > 1:
+            differs = observation[:, 1:] != following[:, :-1]
+            other[:, :-1] = differs.reshape(rows, steps - 1, -1).any(-1)
+        everything = torch.cat([observation.flatten(0, 1), following[other]])
+        values = self._head(self.value_layers, self._features(everything)).squeeze(-1)
+        value, extra = values[: rows * steps].view(rows, steps), values[rows * steps :]
+        next_value = torch.empty_like(value)
+        next_value[:, :-1] = value[:, 1:]
+        next_value[other] = extra
+        return value, next_value
+
+    # The rest of the protocol.
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """``policy`` (with the shared trunk and the deviation) and, where there is one, ``critic``."""
+        critic = list(self.value_layers.parameters()) if self.has_critic else []
+        known = {id(p) for p in critic}
+        groups = {"policy": [p for p in self.parameters() if id(p) not in known]}
+        return {**groups, "critic": critic} if critic else groups
+
+    def micro_batches(self, minibatch: TensorDict, size: int | None) -> Sequence[TensorDict]:
+        """Cut a mini-batch into parts of at most ``size`` rows."""
+        if size is None or size >= minibatch.batch_size[0]:
+            return [minibatch]
+        return list(minibatch.split(size))
+
+    def reference_copy(self) -> MLPPolicy:
+        """Return a frozen copy of the policy as it stands."""
+        twin = copy.deepcopy(self).eval()
+        return twin.requires_grad_(False)

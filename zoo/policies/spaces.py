@@ -1,0 +1,99 @@
+"""Which Gymnasium spaces the networks understand, and how an observation becomes a vector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from zoo.errors import UserError
+
+__all__ = ["ObservationEncoder", "require_supported"]
+
+_REFUSED = (
+    "{what} {space} is not supported: observations must be Box or Discrete and actions Discrete or"
+    " a floating-point Box. {advice}"
+)
+
+
+def require_supported(
+    observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+) -> None:
+    """Refuse spaces that the networks don't understand.
+
+    Raises
+    ------
+    UserError
+        For Dict, Tuple, MultiDiscrete, MultiBinary, text, … and Box actions of whole numbers.
+    """
+    if not isinstance(observation_space, spaces.Box | spaces.Discrete):
+        advice = "Flatten it with gymnasium.wrappers.FlattenObservation."
+        raise UserError(
+            _REFUSED.format(what="Observation space", space=observation_space, advice=advice)
+        )
+    floating = isinstance(action_space, spaces.Box) and np.issubdtype(
+        action_space.dtype, np.floating
+    )
+    if not (floating or isinstance(action_space, spaces.Discrete)):
+        advice = "Map its actions onto one Discrete with a gymnasium.ActionWrapper."
+        raise UserError(_REFUSED.format(what="Action space", space=action_space, advice=advice))
+
+
+class ObservationEncoder:
+    """Turn observations into the float32 vectors that a network reads.
+
+    A Discrete observation becomes one-hot, uint8 values are divided by 255, other Box values are
+    taken as they are; all are flattened.
+
+    Parameters
+    ----------
+    space : Box or Discrete
+        The space of one observation.
+
+    Attributes
+    ----------
+    size : int
+        Length of the vector.
+    shape : tuple of int
+        Shape of one observation.
+    dtype : numpy dtype
+        How observations are stored: float32, or the space's own type where that is whole numbers.
+    """
+
+    def __init__(self, space: spaces.Box | spaces.Discrete) -> None:
+        self.shape: tuple[int, ...] = tuple(space.shape)
+        self.discrete = isinstance(space, spaces.Discrete)
+        self.start = int(space.start) if isinstance(space, spaces.Discrete) else 0
+        self.size = (
+            int(space.n)
+            if isinstance(space, spaces.Discrete)
+            else int(np.prod(self.shape, dtype=int))
+        )
+        floating = np.issubdtype(space.dtype, np.floating)
+        self.dtype = np.dtype(np.float32) if floating else np.dtype(space.dtype)
+        self.scale = 1 / 255 if self.dtype == np.uint8 else None
+        self._plain = floating and len(self.shape) == 1
+
+    def numpy(self, observation: np.ndarray) -> np.ndarray:
+        """Encode [N, *shape] as [N, size] float32; no copy where it is that already."""
+        if self._plain:
+            return observation
+        if self.discrete:
+            encoded = np.zeros((len(observation), self.size), np.float32)
+            encoded[np.arange(len(observation)), observation - self.start] = 1.0
+            return encoded
+        flat = observation.reshape(len(observation), self.size).astype(np.float32)
+        return flat if self.scale is None else flat * np.float32(self.scale)
+
+    def __call__(self, observation: Tensor) -> Tensor:
+        """Encode [..., *shape] as [M, size] float32, M the product of the leading dimensions."""
+        if self._plain:
+            return observation.reshape(-1, self.size)
+        if self.discrete:
+            index = observation.reshape(-1).long() - self.start
+            return torch.nn.functional.one_hot(index, self.size).float()
+        flat = observation.reshape(-1, self.size).float()
+        return flat if self.scale is None else flat * self.scale

@@ -1,0 +1,142 @@
+"""Measuring and watching a policy on whole episodes from fixed starts."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+
+from zoo.errors import UserError
+from zoo.rollouts.gymnasium_envs import EpisodeSeeds, LocalEnvs
+
+if TYPE_CHECKING:
+    from zoo.policies.mlp import MLPPolicy
+    from zoo.rollouts.gymnasium import GymnasiumRollout
+
+__all__ = ["enjoy", "play", "student_t", "summary"]
+
+#: streams of the evaluation's seed; training uses others
+_STARTS, _ACTIONS = 3, 4
+
+
+def play(
+    rollout: GymnasiumRollout,
+    policy: MLPPolicy,
+    episodes: int,
+    seed: int,
+    deterministic: bool,
+    num_envs: int,
+) -> list[tuple[float, int]]:
+    """Play ``episodes`` episodes; return (raw return, length) in the order of their starts.
+
+    Environment j plays the episodes j, j + n, j + 2n, …, whatever their length, so short episodes
+    are not over-represented.
+    """
+    if episodes < 1:
+        raise UserError(f"evaluation needs episodes ≥ 1 (got {episodes}).")
+    count = min(episodes, num_envs)
+    starts = EpisodeSeeds(seed, _STARTS)
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_ACTIONS,)))
+    envs = LocalEnvs(rollout.make, count, starts, park=True)
+    played: dict[int, tuple[float, int]] = {}
+    current = list(range(count))
+    observation = np.zeros((count, *rollout._encoder.shape), rollout._encoder.dtype)
+    try:
+        envs.reset(observation, [starts(0, k) for k in current])
+        reward, total = np.zeros(count, np.float64), np.zeros(count, np.float64)
+        length = np.zeros(count, np.int64)
+        flags = np.zeros((2, count), bool)
+        while len(played) < episodes:
+            actor = policy.actor(count, 1, None if deterministic else rng)
+            listed = rollout.env_actions(actor(_seen(policy, observation), 0))
+            actions = [a if k < episodes else None for a, k in zip(listed, current, strict=True)]
+            reward[:] = 0.0
+            finals = envs.step(actions, observation, reward, flags[0], flags[1])
+            total += reward
+            length += [a is not None for a in actions]
+            for i, _ in finals:
+                played[current[i]] = (float(total[i]), int(length[i]))
+                total[i], length[i] = 0.0, 0
+                current[i] += count
+                if current[i] < episodes:
+                    observation[i] = envs.envs[i].reset(seed=starts(0, current[i]))[0]
+    finally:
+        envs.close()
+    return [played[k] for k in range(episodes)]
+
+
+def summary(played: Sequence[tuple[float, int]]) -> dict[str, float]:
+    """Mean, deviation and 95 % interval of raw returns."""
+    returns = np.array([r for r, _ in played], np.float64)
+    number = len(returns)
+    std = float(returns.std(ddof=1)) if number > 1 else 0.0
+    half = student_t(number - 1) * std / math.sqrt(number) if number > 1 else math.nan
+    return {
+        "return_mean": float(returns.mean()),
+        "return_std": std,
+        "return_ci95": half,
+        "episodes": number,
+        "length_mean": float(np.mean([n for _, n in played])),
+    }
+
+
+def student_t(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t, to .5 % from 3 degrees of freedom on.
+
+    Abramowitz and Stegun 26.7.5; the first two, where that series is poor, are tabulated.
+    """
+    if freedom <= 2:
+        return (12.706, 4.303)[freedom - 1]
+    z, v = 1.959964, float(freedom)
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    )
+
+
+def enjoy(
+    rollout: GymnasiumRollout,
+    policy: MLPPolicy,
+    episodes: int,
+    render_mode: str | None,
+    seed: int,
+    deterministic: bool,
+) -> Iterator[dict[str, Any]]:
+    """Yield one dict per episode: episode, return, length and frames (of ``rgb_array``)."""
+    env = _render(rollout, render_mode)
+    starts = EpisodeSeeds(seed, _STARTS)
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_ACTIONS,)))
+    try:
+        for episode in range(episodes):
+            seen, _ = env.reset(seed=starts(0, episode))
+            total, length, over, frames = 0.0, 0, False, []
+            while not over:
+                if render_mode == "rgb_array":
+                    frames.append(env.render())
+                observation = np.asarray(seen, rollout._encoder.dtype)[None]
+                actor = policy.actor(1, 1, None if deterministic else rng)
+                action = rollout.env_actions(actor(_seen(policy, observation), 0))[0]
+                seen, reward, terminated, truncated, _ = env.step(action)
+                total, length, over = total + float(reward), length + 1, terminated or truncated
+            yield {"episode": episode, "return": total, "length": length, "frames": frames}
+    finally:
+        env.close()
+
+
+def _render(rollout: GymnasiumRollout, render_mode: str | None) -> gymnasium.Env[Any, Any]:
+    if render_mode is None:
+        return rollout.make()
+    accepts = inspect.signature(rollout.make).parameters.values()
+    if not any(p.name == "render_mode" or p.kind is p.VAR_KEYWORD for p in accepts):
+        raise UserError("This environment's factory takes no render_mode, so it can't be shown.")
+    return rollout.make(render_mode=render_mode)
+
+
+def _seen(policy: MLPPolicy, observation: np.ndarray) -> np.ndarray:
+    return observation if policy.normalizer is None else policy.normalizer(observation)
