@@ -146,6 +146,8 @@ class Algorithm:
         rows = int(batch["mask"].sum()) if self.policy.stepwise else batch.batch_size[0]
         if k.epochs == 1 and (k.minibatch_size is None or k.minibatch_size >= rows):
             return
+        if batch.get("old_log_prob", None) is not None:  # the KL penalty in the reward needed it
+            return
         exact = self.policy.sampler_is_exact
         batch["old_log_prob"] = batch["log_prob"] if exact else self.policy.log_prob(batch)
 

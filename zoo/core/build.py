@@ -58,7 +58,7 @@ def build(
     world: Callable[..., tuple[Any, Any]] = _control if config.world == "control" else _text
     rollout, policy = world(config, cls, knobs, env, rewards)
     policy.to(torch.device(device))
-    plugins = _plugins(knobs, config, cls, policy, rollout)
+    plugins = _plugins(knobs, cls, rollout)
     algorithm.attach(knobs, policy, plugins)
     learner = Learner(algorithm, plugins, knobs, max_length=getattr(rollout, "max_length", None))
     buffer = RolloutBuffer(knobs.epochs, knobs.minibatch_size, seed=seed)
@@ -167,10 +167,22 @@ def _text(
     return rollout, policy
 
 
-def _plugins(knobs: Any, config: Config, cls: Any, policy: Any, rollout: Any) -> list[Any]:
-    from zoo.plugins import build_plugins
+def _plugins(knobs: Any, cls: Any, rollout: Any) -> list[Any]:
+    """Build every objective term; scaling sees rewards after the KL penalty is in them."""
+    from zoo.plugins import KL, Entropy, Facts, RewardScale
 
-    return build_plugins(knobs, world=config.world, algorithm=cls.name, policy=policy)
+    facts = Facts(
+        algorithm=cls.name,
+        world=rollout.world,
+        action_space=getattr(rollout, "action_space", None),
+        gamma=getattr(knobs, "gamma", 1.0),
+        group_scale=getattr(knobs, "scale", None),
+    )
+    return [
+        Entropy.build(knobs.entropy, facts),
+        KL.build(knobs.kl, facts),
+        RewardScale.build(knobs.reward_scale, facts),
+    ]
 
 
 def _seed_everything(seed: int) -> None:

@@ -168,7 +168,10 @@ class Learner:
                 for name, term in terms.items():
                     value = aggregate(term.detach(), loss.mask, self.knobs.reduction, whole)
                     _add(metrics, f"loss/{name}", value)
-                for name, value in loss.metrics.items():
+                figures = dict(loss.metrics)
+                for plugin in self.plugins if loss.out is not None else ():
+                    figures.update(plugin.figures(loss.out, part))
+                for name, value in figures.items():
                     _add(metrics, name, aggregate(value, loss.mask, "token-mean", whole))
 
     def _step(self) -> Tensor:

@@ -239,6 +239,10 @@ class Plugin(Protocol):
         """Elementwise objective terms [B, T], coefficient applied, to be minimised."""
         ...
 
+    def figures(self, out: Evaluation, batch: TensorDict) -> dict[str, Tensor]:
+        """Detached elementwise figures [B, T], to be logged as means over the live steps."""
+        ...
+
     def after_update(self, metrics: Mapping[str, float]) -> None:
         """See the round's averaged figures (an adaptive coefficient moves here)."""
         ...
