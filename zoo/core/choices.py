@@ -91,7 +91,7 @@ def short_name(name: str) -> str:
 
 def named(group: str) -> list[str]:
     """Return the names to offer: those that stand for one thing, which a name can stand for."""
-    hidden = ("stands_for_many", "python_only")
+    hidden = ("stands_for_many", "hidden")
     return [n for n in names(group) if not any(about(group, n).get(h) for h in hidden)]
 
 

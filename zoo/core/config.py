@@ -314,7 +314,7 @@ def _with_defaults(tree: dict[str, Any]) -> dict[str, Any]:
 def _schema(entry: Mapping[str, Any]) -> type | None:
     """Return the dataclass of a choice's settings: ``_schema_``, else the target's ``Knobs``."""
     if "_schema_" in entry:
-        named: type = locate(entry["_schema_"])
+        named: type | None = locate(entry["_schema_"]) if entry["_schema_"] else None
         return named
     knobs: type | None = getattr(locate(entry["_target_"]), "Knobs", None)
     return knobs
