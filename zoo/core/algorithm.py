@@ -47,6 +47,8 @@ class Algorithm:
         ``"console"``, ``"tensorboard"``, ``"wandb"``; None is silent.
     rewards : sequence, optional
         Reward items of a text task: names, functions, or RewardItems.
+    plugins : sequence of Plugin
+        Objective terms of your own, besides entropy, KL and reward scaling.
     overrides : sequence of str
         Anything else of the configuration, as on the command line: ``["rollout.num_envs=4"]``.
     **knobs
@@ -78,6 +80,7 @@ class Algorithm:
         device: str | None = None,
         logger: str | Sequence[str] | None = None,
         rewards: Sequence[Any] | None = None,
+        plugins: Sequence[Plugin] = (),
         overrides: Sequence[str] = (),
         **knobs: Any,
     ) -> None:
@@ -98,6 +101,7 @@ class Algorithm:
             device=device,
             logger=logger,
             rewards=rewards,
+            plugins=plugins,
             overrides=overrides,
             knobs=knobs,
         )
@@ -210,7 +214,7 @@ class Algorithm:
     def load(cls: type[A], path: str | Path, **objects: Any) -> A:
         """Read a checkpoint or a run folder.
 
-        ``env=`` and ``rewards=`` give again what can't be stored: functions and environments.
+        ``env=``, ``rewards=`` and ``plugins=`` give again what can't be stored: objects.
         """
         from zoo.core.build import load
 

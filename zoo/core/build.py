@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoo.core import checkpoint
+from zoo.core import checkpoint, choices
 from zoo.core.buffer import RolloutBuffer
-from zoo.core.config import Config, as_overrides, compose
+from zoo.core.config import Config, as_overrides, compose, register
 from zoo.core.learner import Learner
-from zoo.core.protocols import TextEnv
+from zoo.core.protocols import Plugin, TextEnv
 from zoo.core.recorder import Recorder
 from zoo.core.trainer import Trainer
 from zoo.errors import UserError
@@ -26,6 +26,7 @@ def build(
     algorithm: Any = None,
     env: Any = None,
     rewards: Sequence[Any] | None = None,
+    plugins: Sequence[Plugin] = (),
 ) -> Trainer:
     """Put a run together.
 
@@ -41,6 +42,8 @@ def build(
         In place of the configured environment: an object that no file can hold.
     rewards : sequence, optional
         Reward items of a text environment that no file can hold.
+    plugins : sequence of Plugin
+        Objective terms besides the algorithm's own.
 
     Raises
     ------
@@ -58,11 +61,11 @@ def build(
     world: Callable[..., tuple[Any, Any]] = _control if config.world == "control" else _text
     rollout, policy = world(config, cls, knobs, env, rewards)
     policy.to(torch.device(device))
-    plugins = _plugins(knobs, cls, rollout)
-    algorithm.attach(knobs, policy, plugins)
-    learner = Learner(algorithm, plugins, knobs, max_length=getattr(rollout, "max_length", None))
+    terms = [*_plugins(knobs, cls, rollout), *plugins]
+    algorithm.attach(knobs, policy, terms)
+    learner = Learner(algorithm, terms, knobs, max_length=getattr(rollout, "max_length", None))
     buffer = RolloutBuffer(knobs.epochs, knobs.minibatch_size, seed=seed)
-    trainer = Trainer(algorithm, rollout, buffer, learner, plugins, config.to_dict(), recorder)
+    trainer = Trainer(algorithm, rollout, buffer, learner, terms, config.to_dict(), recorder)
     algorithm.trainer = trainer
     return trainer
 
@@ -77,31 +80,43 @@ def build_from_arguments(
     device: str | None,
     logger: str | Sequence[str] | None,
     rewards: Sequence[Any] | None,
+    plugins: Sequence[Plugin],
     overrides: Sequence[str],
     knobs: Mapping[str, Any],
 ) -> Trainer:
     """Build what the constructor of an algorithm was asked for; the command line's own path."""
     named = isinstance(env, str)
-    written = {"algo": algorithm.name, "env": env if named else _kind(env), "seed": seed}
+    written = {"algo": _algorithm_name(type(algorithm)), "env": env if named else _kind(env), "seed": seed}
     given = {"model": model, "device": device, "run_dir": run_dir and str(run_dir)}
     written |= {k: v for k, v in given.items() if v is not None}
     written["logger"] = "none" if logger is None else logger
     tree = {k: dataclasses.asdict(v) if _is_knobs(v) else v for k, v in knobs.items()}
-    config = compose([*as_overrides(written), *as_overrides({"algo": tree}), *overrides])
+    config = compose([*as_overrides(written), *as_overrides(tree, "algo."), *overrides])
     names = [getattr(r, "name", getattr(r, "__name__", str(r))) for r in rewards or ()]
-    config.tree["objects"] = {"env": not named, "rewards": names}
+    config.tree["objects"] = {
+        "env": [] if named else [type(env).__name__],
+        "rewards": names,
+        "plugins": [plugin.name for plugin in plugins],
+    }
     recorder = None
     if run_dir is not None or logger is not None:
         from zoo.core.run_folder import open_recorder
 
         recorder = open_recorder(config)
-    return build(config, recorder, algorithm=algorithm, env=None if named else env, rewards=rewards)
+    return build(
+        config,
+        recorder,
+        algorithm=algorithm,
+        env=None if named else env,
+        rewards=rewards,
+        plugins=plugins,
+    )
 
 
 def load(path: str | Path, recorder: Recorder | None = None, **objects: Any) -> Trainer:
     """Rebuild a run from its folder or from a checkpoint file, ready to continue.
 
-    ``env=`` and ``rewards=`` give again the functions and objects that a file can't hold.
+    ``env=``, ``rewards=`` and ``plugins=`` give again the objects that a file can't hold.
     """
     path = Path(path)
     file = path / "checkpoints" / "last.pt" if path.is_dir() else path
@@ -109,14 +124,12 @@ def load(path: str | Path, recorder: Recorder | None = None, **objects: Any) -> 
         raise UserError(f"{path} has no checkpoint to load (expected {file}).")
     state = checkpoint.load(file)
     config = Config.from_dict(state["config"])
-    stored = config.tree.get("objects") or {"env": False, "rewards": []}
-    if stored["env"] and objects.get("env") is None:
-        raise UserError(f"{path} was trained on an environment of your own: give it as env=….")
-    if stored["rewards"] and objects.get("rewards") is None:
-        raise UserError(
-            f"{path} was trained with reward items given as objects"
-            f" ({', '.join(stored['rewards'])}): give them again as rewards=[…]."
-        )
+    for kind, names in (config.tree.get("objects") or {}).items():
+        if names and not objects.get(kind):
+            raise UserError(
+                f"{path} was trained with objects that no file can hold: give {kind}="
+                f" ({', '.join(names)}) again."
+            )
     trainer = build(config, recorder, **objects)
     trainer.load_state_dict(state)
     return trainer
@@ -228,6 +241,14 @@ def _as_arguments(settings: Any) -> dict[str, Any]:
 
 def _is_knobs(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _algorithm_name(cls: type) -> str:
+    """Return the name of the class's file in ``conf/algo``, else its dotted path."""
+    path = register(cls)
+    name: str = getattr(cls, "name", "")
+    shipped = name in choices.names("algo") and choices.read("algo", name)["_target_"] == path
+    return name if shipped else path
 
 
 def _kind(env: Any) -> str:

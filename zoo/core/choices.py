@@ -73,8 +73,11 @@ def resolve(group: str, name: str) -> tuple[str, dict[str, Any]]:
         return _environment(name, known)
     if group == "model":
         return _model(name, known)
+    if group == "algo" and "." in name:
+        return "own", {"_target_": name}
     word = _WORDS.get(group, group)
-    raise UserError(f"unknown {word} '{name}': there is {', '.join(known)}.{nearest(name, known)}")
+    shown = [n for n in known if not about(group, n).get("python_only")]
+    raise UserError(f"unknown {word} '{name}': there is {', '.join(shown)}.{nearest(name, shown)}")
 
 
 def short_name(name: str) -> str:

@@ -3,7 +3,7 @@
 The overrides are Hydra's (``group=choice``, ``a.b=value``) and so is the composition, from the
 groups in ``zoo/conf``. Later ones win:
 
-    the knobs' dataclass defaults → conf/world/<world> → the chosen algo, env, model, rollout, logger
+    the knobs' dataclass defaults → conf/world/<world> → the chosen algo, env, model, rollout
     → conf/tuned/<algo>/<world> → …/<env> → …/<env>@<model> → conf/preset/<preset> → your overrides
 
 An algorithm, an environment, a model or a rollout is known here only by the ``_target_`` of its
@@ -25,11 +25,15 @@ from zoo.core.schema import conform, defaults, like_default, plain
 from zoo.core.settings import RunSettings
 from zoo.errors import UserError
 
-__all__ = ["Config", "as_overrides", "compose", "default_text_model", "locate"]
+__all__ = ["Config", "as_overrides", "compose", "default_text_model", "locate", "register"]
 
 _ENTRIES = ("algo", "env", "model", "rollout")
 _FILE_ONLY = ("_about_", "_choose_")
 _HUB_MODEL, _HUB_PRESET, _HUB_MEMORY_GIB = "Qwen/Qwen3-0.6B", "qwen3-0.6b-full", 22.0
+
+
+#: classes given to the Python API, by their dotted path
+_OWN: dict[str, type] = {}
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ def compose(overrides: Sequence[str]) -> Config:
                 f"no {word} given: add {group}=NAME, one of"
                 f" {', '.join(choices.named(group))}{more}."
             )
-    algo, _ = choices.resolve("algo", picked["algo"])
+    algo, own = choices.resolve("algo", picked["algo"])
     env, named = choices.resolve("env", picked["env"])
     world = choices.about("env", env)["world"]
     _refuse_unserved(algo, picked["env"], env, world)
@@ -178,7 +182,9 @@ def compose(overrides: Sequence[str]) -> Config:
     loggers = _loggers(picked.get("logger"))
     files = {"algo": algo, "env": env, "model": model, "rollout": rollout}
     tuned = _tuned(algo, world, picked["env"], picked["model"])
-    tree = _with_defaults(_hydra(files, loggers, world, tuned, preset))
+    base = _hydra(files, loggers, world, tuned, preset)
+    base["algo"].update(own)
+    tree = _with_defaults(base)
     for group in _ENTRIES:
         tree[group]["name"] = picked[group]
     tree["env"].update(named)
@@ -206,14 +212,8 @@ def default_text_model(device: str = "auto") -> tuple[str, str | None, str]:
         return "tiny", None, f"{why}; name another with model=FOLDER or model=OWNER/NAME"
     memory = torch.cuda.get_device_properties(0).total_memory / 2**30
     if memory < _HUB_MEMORY_GIB:
-        return (
-            "tiny",
-            None,
-            (
-                f"{_HUB_MODEL} needs {_HUB_MEMORY_GIB:.0f} GiB of accelerator memory to train and this"
-                f" one has {memory:.0f}"
-            ),
-        )
+        need = f"{_HUB_MODEL} needs {_HUB_MEMORY_GIB:.0f} GiB of accelerator memory"
+        return "tiny", None, f"{need} and this one has {memory:.0f}"
     missing = _unreachable(_HUB_MODEL)
     if missing:
         return "tiny", None, f"{_HUB_MODEL} can't be had: {missing}"
@@ -228,16 +228,36 @@ def locate(path: str) -> Any:
     UserError
         Where a package that it needs is not installed.
     """
+    if path in _OWN:
+        return _OWN[path]
     module, _, attribute = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), attribute)
+    except AttributeError as error:
+        raise UserError(f"the module {module} has no {attribute}.") from error
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "zoo":
             raise
+        if module.startswith(error.name or module):
+            raise UserError(
+                f"can't import {path}: there is no module {error.name} in reach of Python (a file of"
+                " your own is found from its folder, or with PYTHONPATH)."
+            ) from error
         raise UserError(
             f"{path} needs the package {error.name}, which is not installed: try"
             " `pip install 'algorithm-zoo[all]'`."
         ) from error
+
+
+def register(cls: type) -> str:
+    """Make a class known by its dotted path even where it can't be imported; return the path.
+
+    A class written in a notebook or a script lives in ``__main__``: this process knows it, and a
+    later one has to be given it again.
+    """
+    path = f"{cls.__module__}.{cls.__qualname__}"
+    _OWN[path] = cls
+    return path
 
 
 def _refuse_unserved(algo: str, env_name: str, env: str, world: str) -> None:
