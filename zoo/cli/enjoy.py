@@ -68,9 +68,8 @@ def _episodes(trainer: Trainer, arguments: argparse.Namespace) -> None:
         deterministic=not arguments.sample,
     ):
         frames += episode["frames"] if arguments.save else []
-        print(
-            f"episode {episode['episode']}: return {episode['return']:.2f}, {episode['length']} steps"
-        )
+        number, total, length = episode["episode"], episode["return"], episode["length"]
+        print(f"episode {number}: return {total:.2f}, {length} steps", flush=True)
     if arguments.save:
         _save(frames, arguments.save)
         print(f"frames: {arguments.save}")

@@ -4,8 +4,8 @@
     zoo eval runs/grpo-gsm8k-… --prompts 500 --samples 8 --json
     zoo eval runs/grpo-gsm8k-…/checkpoints/best.pt
 
-A folder stands for its last checkpoint. Control: mean return, its standard deviation and 95 %
-interval. Text: accuracy of greedy and sampled completions in both grades, and pass@k of the samples.
+A folder stands for its last checkpoint. Control: mean return, its standard deviation and half its
+95 % interval. Text: accuracy of greedy and sampled completions in both grades, and pass@k.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     zoo train --resume runs/ppo-CartPole-v1-20260131-120000
 
 What stands on either side of `=` is Hydra's: group=choice for algo, env, model, rollout, logger and
-preset, a.b=value for a setting; `zoo list` shows the choices and --show-config all settings of a run.
+preset, a.b=value for a setting; `zoo list` shows the choices, --show-config all settings of a run.
 Fixed names: seed, run_dir, device, total_steps (control), updates (text), env.path, eval.every,
 logger (console, tensorboard, wandb, none; [wandb,tensorboard] takes both).
 
@@ -99,6 +99,10 @@ def _resumed(path: str) -> Trainer:
 
 def _train(trainer: Trainer) -> int:
     folder = trainer.recorder.folder
+    if trainer.done >= trainer.total:
+        trainer.close()
+        print(f"this run is finished: {trainer.done:,} {_unit(trainer)}; results: {folder.path}")
+        return 0
     go_on = f"go on with: zoo train --resume {shlex.quote(str(folder.path))}"
     try:
         with _interrupts(trainer):
@@ -113,9 +117,11 @@ def _train(trainer: Trainer) -> int:
         print(f"interrupted after {trainer.done:,} {_unit(trainer)}, saved; {go_on}")
         return 130
     print(f"finished after {trainer.done:,} {_unit(trainer)} in {summary['wall_s']:.0f} s")
-    for name, result in (("first", "eval_first"), ("last", "eval"), ("best", "eval_best")):
-        if summary.get(result):
-            print(f"{name:>5} evaluation: {evaluation_line(summary[result])}")
+    last, best = summary["eval"], summary["eval_best"]
+    if last:
+        print(f"evaluation: {evaluation_line(last)}")
+    if best and best != last:
+        print(f"best evaluation: {evaluation_line(best)}")
     print(f"results: {folder.path}")
     return 0
 

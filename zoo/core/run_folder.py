@@ -145,7 +145,7 @@ class RunFolder:
         return summary
 
     def truncate_after(self, updates: int) -> None:
-        """Drop the rows past a round, and a half-written last one: a resumed run writes them anew."""
+        """Drop the rows past a round, and a half-written last one, before a resumed run goes on."""
         self._updates = updates
         for name in _ROWS:
             file = self.path / name
@@ -223,7 +223,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """Return plain JSON values: NaN and infinity are null, tensors and NumPy scalars are numbers."""
+    """Return plain JSON values: NaN and infinity are null, NumPy scalars and tensors numbers."""
     if isinstance(value, Mapping):
         return {str(k): _finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
 """Check plain values against a dataclass, and say what is wrong in the user's words.
 
-The knobs of an algorithm are a frozen dataclass with real type hints. :func:`conform` builds it from
-the plain tree that YAML and the command line give, and refuses what does not fit, naming the key.
+The knobs of an algorithm are a frozen dataclass with real type hints. :func:`conform` builds it
+from the plain tree that YAML and overrides give, and refuses what does not fit, naming the key.
 """
 
 from __future__ import annotations

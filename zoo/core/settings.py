@@ -34,7 +34,7 @@ class EvalSettings:
 class CheckpointSettings:
     """Saving: at the end, when interrupted, at every best evaluation, and now and then."""
 
-    #: seconds between the saves of checkpoints/last.pt; null: only at the end. What kill -9 can cost
+    #: seconds between the saves of checkpoints/last.pt, and what kill -9 can cost; null: at the end
     every_s: float | None = 60.0
 
     def __post_init__(self) -> None:
