@@ -1,4 +1,4 @@
-"""Divergences against torch.distributions, and the estimators by enumeration of a 3-token policy."""
+"""Divergences against torch.distributions; estimators by enumerating a 3-token policy."""
 
 from __future__ import annotations
 

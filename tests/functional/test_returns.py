@@ -166,7 +166,7 @@ def test_discounted_return_is_gae_with_lambda_one_plus_value(seed, gamma):
     torch.testing.assert_close(target, plain, atol=1e-5, rtol=1e-5)
 
 
-def test_golden_13_short_episode_discounts_by_its_length_if_truncated_and_not_at_all_if_terminated():
+def test_golden_13_a_short_episode_bootstraps_by_its_length_unless_terminated():
     reward = torch.tensor([[1.0, 2.0]])
     total, discount, index = returns.n_step(reward, flags([0, 0]), flags([0, 1]), 0.5, 3)
     assert total.tolist() == [[2.0, 2.0]]
@@ -258,6 +258,10 @@ def test_invalid_rows_get_zero_and_leave_the_baseline_alone():
     advantage = returns.group_advantage(reward, group, valid=valid)
     expected = torch.tensor([1.4997, 0, -0.4999, 0, -0.4999, -0.4999])
     torch.testing.assert_close(advantage, expected, atol=5e-5, rtol=0)
+    # over the batch: mean of the valid .25, squares .5625 + 3·.0625 = .75, std √(.75/3) = .5
+    batch = returns.group_advantage(reward, group, "batch", valid)
+    torch.testing.assert_close(batch, torch.tensor([0.75, 0, -0.25, 0, -0.25, -0.25]) / 0.5001)
+    assert returns.live_groups(reward, group, valid).tolist() == valid.tolist()
     alone = returns.group_advantage(
         torch.tensor([5.0, 7.0]), torch.tensor([0, 0]), valid=torch.tensor([True, False])
     )

@@ -84,9 +84,9 @@ def aggregate(values: Tensor, mask: Tensor, mode: Mode, denominators: Denominato
 
     ::
 
-        token-mean     Σ_{i,t} x_{i,t} / Σ_i |y_i|              every token weighs the same (DAPO)
-        sequence-mean  Σ_i (Σ_t x_{i,t} / |y_i|) / n            every sequence weighs the same (GRPO)
-        constant       Σ_{i,t} x_{i,t} / (n·L_max)               no length enters at all (Dr. GRPO)
+        token-mean     Σ_{i,t} x_{i,t} / Σ_i |y_i|          every token weighs the same (DAPO)
+        sequence-mean  Σ_i (Σ_t x_{i,t} / |y_i|) / n        every sequence weighs the same (GRPO)
+        constant       Σ_{i,t} x_{i,t} / (n·L_max)           no length enters at all (Dr. GRPO)
 
     |y_i| counts the live steps of row i, n the rows that have any; rows with none add nothing.
 

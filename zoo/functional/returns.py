@@ -305,8 +305,8 @@ def group_advantage(
 
         A_i = (r_i − mean_{j∈group(i)} r_j) / (std + 1e-4)
 
-    where std has n − 1 in its denominator and is that of the group (``scale="group"``), of all valid
-    rewards of the batch (``"batch"``), or left out altogether (``"none"``, Dr. GRPO).
+    where std has n − 1 in its denominator and is that of the group (``scale="group"``), of all
+    valid rewards of the batch (``"batch"``), or left out altogether (``"none"``, Dr. GRPO).
 
     A group whose rewards are all equal gets exactly 0 under every scale; so does a group of one.
 

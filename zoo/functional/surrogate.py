@@ -31,7 +31,7 @@ def clipped(
     clip_high: float | Tensor,
     dual_clip: float | None = None,
 ) -> Tensor:
-    """Clipped surrogate of PPO (Schulman et al. 2017, eq. 7), with decoupled clip range and dual clip.
+    """Clipped surrogate (PPO, Schulman et al. 2017, eq. 7) with a decoupled range and dual clip.
 
     ::
 

@@ -38,7 +38,7 @@ class EntropyKnobs:
 
     #: fixed, scheduled (over the run) or auto (a learned temperature holds a target entropy)
     mode: Literal["fixed", "scheduled", "auto"] = "fixed"
-    #: weight α of the bonus; its start for scheduled and auto. Raise it when entropy collapses early
+    #: weight α of the bonus; the start of scheduled and auto. Raise it when entropy collapses
     coefficient: float = 0.0
     #: scheduled: the weight at the end of the run
     final: float = 0.0

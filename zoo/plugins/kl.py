@@ -172,7 +172,7 @@ class KL:
 
     @staticmethod
     def _log_prob(batch: TensorDict, policy: Any) -> Tensor:
-        """log π of the batch as the trainer computes it; kept, for it is the old policy's too."""
+        """Return log π as the trainer computes it; kept, for it is the old policy's too."""
         if policy.sampler_is_exact:
             return batch["log_prob"]
         if batch.get("old_log_prob", None) is None:

@@ -1,7 +1,7 @@
 """Scaling of rewards for training; evaluation reports raw ones and never comes here.
 
-``return_std`` divides by the running standard deviation of discounted returns (Engstrom et al. 2020,
-arXiv:2005.12729, "reward scaling")::
+``return_std`` divides by the running standard deviation of discounted returns (Engstrom et al.
+2020, arXiv:2005.12729, "reward scaling")::
 
     G_t = γ·(1 − terminated_{t−1})·(1 − truncated_{t−1})·G_{t−1} + r_t      per environment
     r_t ← clip(r_t / std(all G so far), ±clamp)
@@ -147,7 +147,8 @@ class RewardScale:
             self._running = torch.zeros(rows, dtype=torch.float64)
         # G_t = r_t + c_t·G_{t−1}; a dead step passes G on as it is.
         after_end = torch.cat([torch.zeros(rows, 1, dtype=torch.bool), ended[:, :-1]], 1)
-        decay = torch.where(live, self.gamma, 1.0).double().masked_fill(after_end, 0.0)
+        decay = torch.full_like(rewards, self.gamma).masked_fill(~live, 1.0)
+        decay = decay.masked_fill(after_end, 0.0)
         rewards[:, 0] += decay[:, 0] * self._running
         running = reverse_scan(rewards.flip(1), decay.flip(1)).flip(1)
         self._running = running[:, -1].masked_fill(ended[:, -1], 0.0)
