@@ -1,0 +1,122 @@
+"""The Python interface does exactly what the command line does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+
+from zoo.algorithms import GRPO, PPO
+from zoo.cli import main
+from zoo.core import checkpoint
+from zoo.errors import UserError
+
+SMALL = ["rollout.num_envs=4", "rollout.steps=32"]
+
+
+def weights(trainer: Any) -> dict[str, torch.Tensor]:
+    return {k: v.clone() for k, v in trainer.algorithm.policy.state_dict().items()}
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def test_the_api_and_the_command_line_give_the_same_weights(tmp_path: Path) -> None:
+    settings = ["seed=5", "total_steps=512", "algo.lr=0.001", *SMALL]
+    folder = tmp_path / "run"
+    common = ["algo=ppo", "env=CartPole-v1", "logger=none", f"run_dir={folder}"]
+    assert main(["train", *common, *settings]) == 0
+    agent = PPO("CartPole-v1", seed=5, lr=1e-3, overrides=SMALL).train(512)
+    stored = checkpoint.load(folder / "checkpoints/last.pt")["policy"]
+    assert equal(stored, weights(agent.trainer))
+
+
+def test_training_twice_continues_and_saving_restores(tmp_path: Path) -> None:
+    whole = PPO("CartPole-v1", seed=2, overrides=SMALL).train(256)
+    whole.save(tmp_path / "half.pt")
+    assert whole.trainer.counters["env_steps"] == 256
+    whole.train(256)
+    other = PPO.load(tmp_path / "half.pt").train(256)
+    assert other.trainer.counters["env_steps"] == 512
+    assert equal(weights(whole.trainer), weights(other.trainer))
+    assert whole.evaluate(episodes=3) == other.evaluate(episodes=3)
+
+
+def test_golden_15_the_best_checkpoint_reproduces_its_evaluation(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    arguments = ["algo=ppo", "env=CartPole-v1", "total_steps=2048", "eval.every=256", *SMALL]
+    arguments += ["model.normalize_observation=true", "eval.options.episodes=5", "logger=none"]
+    assert main(["train", *arguments, f"run_dir={folder}"]) == 0
+    logged = json.loads((folder / "summary.json").read_text())["eval_best"]
+    again = PPO.load(folder / "checkpoints/best.pt").evaluate()
+    assert {k: logged[k] for k in again} == again
+
+
+def test_golden_16_seeds_repeat_and_differ() -> None:
+    def metrics(seed: int) -> list[float]:
+        agent = PPO("CartPole-v1", seed=seed, overrides=SMALL)
+        agent.trainer.total = 256
+        rounds = [agent.trainer.round() for _ in range(2)]
+        return [r["loss/policy"] for r in rounds] + [r["grad_norm"] for r in rounds]
+
+    assert metrics(0) == metrics(0)
+    assert metrics(0) != metrics(1)
+
+
+def test_golden_22_one_environment_and_one_step_per_rollout_runs() -> None:
+    agent = PPO("CartPole-v1", overrides=["rollout.num_envs=1", "rollout.steps=1"]).train(3)
+    assert agent.trainer.counters["updates"] == 3
+    assert all(bool(torch.isfinite(p).all()) for p in agent.policy.parameters())
+
+
+def test_golden_19_the_budget_is_met_to_the_next_multiple_of_num_envs() -> None:
+    agent = PPO("CartPole-v1", overrides=["rollout.num_envs=15", "rollout.steps=16"]).train(1000)
+    assert agent.trainer.counters["env_steps"] == 1005  # 67 · 15
+
+
+def test_golden_7_a_last_minibatch_of_one_step_gives_no_nan() -> None:
+    overrides = ["rollout.num_envs=1", "rollout.steps=65"]
+    agent = PPO("CartPole-v1", minibatch_size=64, overrides=overrides).train(65)
+    assert all(bool(torch.isfinite(p).all()) for p in agent.policy.parameters())
+
+
+def test_an_environment_of_ones_own_is_a_function() -> None:
+    def make(**options: Any) -> gymnasium.Env[Any, Any]:
+        return gymnasium.make("CartPole-v1", **options)
+
+    agent = GRPO(make, group_size=2, overrides=["rollout.num_envs=4"]).train(200)
+    assert agent.evaluate(episodes=2)["episodes"] == 2
+
+
+def test_objects_must_be_given_again_when_loading(tmp_path: Path) -> None:
+    def make(**options: Any) -> gymnasium.Env[Any, Any]:
+        return gymnasium.make("CartPole-v1", **options)
+
+    PPO(make, overrides=SMALL).train(128).save(tmp_path / "own.pt")
+    with pytest.raises(UserError, match="give env="):
+        PPO.load(tmp_path / "own.pt")
+    assert PPO.load(tmp_path / "own.pt", env=make).train(128).trainer.done == 256
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(UserError, match="PPO has no knob 'gama'. Did you mean 'gamma'"):
+        PPO("CartPole-v1", gama=0.9)
+    with pytest.raises(UserError, match="group_size ≥ 2"):
+        GRPO("CartPole-v1", group_size=1)
+    with pytest.raises(UserError, match="counts env"):
+        PPO("CartPole-v1", overrides=SMALL).train(updates=3)
+    with pytest.raises(UserError, match="env takes a name"):
+        PPO(3)
+    with pytest.raises(UserError, match="rewards= is for text"):
+        PPO("CartPole-v1", rewards=[len])
+
+
+def test_loading_as_another_algorithm_names_the_right_one(tmp_path: Path) -> None:
+    PPO("CartPole-v1", overrides=SMALL).train(128).save(tmp_path / "a.pt")
+    with pytest.raises(UserError, match="use PPO.load"):
+        GRPO.load(tmp_path / "a.pt")
