@@ -37,7 +37,7 @@ class ControlEnv:
     Raises
     ------
     UserError
-        On the first call, for an unknown id (naming the nearest known one) and for packages that are
+        When called, for an unknown id (naming the nearest known one) and for packages that are
         missing.
 
     Examples

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from counter import Counter
+from counter_env import Counter
 from gymnasium import spaces
 
 from zoo.core.batch import check

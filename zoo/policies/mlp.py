@@ -274,7 +274,7 @@ class MLPPolicy(nn.Module):
     # The rest of the protocol.
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``policy`` (with the shared trunk and the deviation) and, where there is one, ``critic``."""
+        """``policy`` (with the shared trunk and the deviation) and, if there is one, ``critic``."""
         critic = list(self.value_layers.parameters()) if self.has_critic else []
         known = {id(p) for p in critic}
         groups = {"policy": [p for p in self.parameters() if id(p) not in known]}

@@ -68,8 +68,8 @@ class GymnasiumRollout:
 
     Notes
     -----
-    Budgets are environment steps. A fragment of N environments gives a multiple of N, so a budget is
-    met exactly when N divides it and overrun to the next multiple of N otherwise; what was done
+    Budgets are environment steps. A fragment of N environments gives a multiple of N, so a budget
+    is met exactly when N divides it and overrun to the next multiple of N otherwise; what was done
     is in the batch's mask. Groups stop in the tick in which the budget is reached, which cuts
     running episodes (``truncated``).
     """
@@ -89,12 +89,13 @@ class GymnasiumRollout:
     ) -> None:
         if num_envs < 1 or steps < 1:
             raise UserError(f"rollout needs num_envs ≥ 1 and steps ≥ 1 (got {num_envs}, {steps}).")
-        if group_size is not None and (group_size < 1 or num_envs % group_size):
+        if group_size is not None and group_size < 1:
+            raise UserError(f"group_size must be at least 1 (got {group_size}).")
+        if group_size is not None and num_envs % group_size:
+            fitting = -(-num_envs // group_size) * group_size
             raise UserError(
-                f"rollout.num_envs={num_envs} is no multiple of group_size={group_size}: every group"
-                f" needs all its environments. Use num_envs={-(-num_envs // group_size) * group_size}."
-                if group_size > 0
-                else f"group_size must be at least 1 (got {group_size})."
+                f"rollout.num_envs={num_envs} is no multiple of group_size={group_size}: a group is"
+                f" played by environments of its own. Use rollout.num_envs={fitting}."
             )
         self.num_envs, self.steps, self.group_size, self.seed = num_envs, steps, group_size, seed
         self.make: EnvFactory = _from_id(env) if isinstance(env, str) else env
@@ -290,8 +291,8 @@ class GymnasiumRollout:
     ) -> dict[str, float]:
         """Play whole episodes from fixed starts in environments of its own.
 
-        Episode k starts from a seed that only ``seed`` and k determine, so two policies are measured
-        on the same starts. The normaliser is applied and not updated; rewards are raw.
+        Episode k starts from a seed that only ``seed`` and k determine, so any two policies are
+        measured on the same starts. The normaliser is applied and not updated; rewards are raw.
 
         Returns
         -------
@@ -386,15 +387,13 @@ def _report(records: list[dict[str, Any]]) -> Report:
 
 
 def _not_finite(arrays: list[np.ndarray]) -> RolloutError:
-    names = ("observation", "next observation", "reward")
-    for name, array in zip(names, arrays, strict=True):
-        wrong = np.argwhere(~np.isfinite(array))
-        if len(wrong):
-            index, step = int(wrong[0][0]), int(wrong[0][1])
-            break
+    kinds = ("observation", "next observation", "reward")
+    found = [(np.argwhere(~np.isfinite(a)), kind) for a, kind in zip(arrays, kinds, strict=True)]
+    where, kind = next((where[0], kind) for where, kind in found if len(where))
     return RolloutError(
-        f"Environment {index} gave a {name} that is not finite at step {step} of this rollout.",
-        index,
+        f"Environment {where[0]} gave a {kind} that is not finite at step {where[1]} of this"
+        " rollout.",
+        int(where[0]),
     )
 
 

@@ -73,13 +73,13 @@ class EpisodeSeeds:
 class EpisodeEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Start every episode from its own seed, replay an interrupted one, and carry errors home.
 
-    ``reset`` without a seed takes the next episode's. The action None holds the environment where it
-    is, for vector environments that can only step all together.
+    ``reset`` without a seed takes the next episode's. The action None holds the environment where
+    it is, for vector environments that can only step all together.
 
     Parameters
     ----------
-    env : gymnasium.Env
-        The environment.
+    make : callable
+        Makes the environment.
     seeds : EpisodeSeeds
         Where seeds come from.
     index : int
@@ -92,15 +92,20 @@ class EpisodeEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(
         self,
-        env: gymnasium.Env[Any, Any],
+        make: EnvFactory,
         seeds: EpisodeSeeds,
         index: int,
         park: bool = False,
         carry_errors: bool = False,
     ) -> None:
-        super().__init__(env)
+        super().__init__(make())
         self.seeds, self.index, self.park, self.carry_errors = seeds, index, park, carry_errors
         self.episode = -1
+        self._make = make
+        # A Box2D world remembers earlier episodes, so that one seed gives different episodes
+        # (Gymnasium's issue 728); a new instance does not, and costs a tenth of a millisecond.
+        module = type(self.env.unwrapped).__module__
+        self.renews = module.startswith("gymnasium.envs.box2d")
         self.pending: tuple[int, list[Any]] | None = None
         self._last: Any = None
 
@@ -122,30 +127,36 @@ class EpisodeEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 return self._last, {}
             self.episode += 1
             seed = self.seeds(self.index, self.episode)
+        return self._start(seed)
+
+    def _start(self, seed: int) -> Any:
+        if self.renews:
+            self.env.close()
+            self.env = self._make()
         return self.env.reset(seed=seed)
 
     def _replay(self) -> Any:
         """Repeat an episode from its seed; ``info["replayed"]`` says whether it went on as long."""
         assert self.pending is not None
         (self.episode, actions), self.pending = self.pending, None
-        observation, _ = self.env.reset(seed=self.seeds(self.index, self.episode))
+        observation, _ = self._start(self.seeds(self.index, self.episode))
         for action in actions:
             observation, _, terminated, truncated, _ = self.env.step(action)
             if terminated or truncated:
                 self.episode += 1
-                observation, _ = self.env.reset(seed=self.seeds(self.index, self.episode))
+                observation, _ = self._start(self.seeds(self.index, self.episode))
                 return observation, {"replayed": False}
         return observation, {"replayed": True}
 
     def _guard(self, call: Callable[[Any], Any], argument: Any) -> Any:
-        """Call the environment; in a vector environment drop its info, which need not be stackable."""
+        """Call the environment; a vector environment can't stack every info, so it gets none."""
         if not self.carry_errors:
             result = call(argument)
         else:
             try:
                 *result, info = call(argument)
                 result.append({k: v for k, v in info.items() if k == "replayed"})
-            except Exception as error:  # noqa: BLE001  the main process raises it
+            except Exception as error:
                 told = {_ERROR: (f"{type(error).__name__}: {error}", traceback.format_exc())}
                 seen = self.observation_space.sample() if self._last is None else self._last
                 result = [seen, told] if call == self._reset else [seen, 0.0, False, False, told]
@@ -214,8 +225,8 @@ class LocalEnvs:
         self, make: EnvFactory, num_envs: int, seeds: EpisodeSeeds, park: bool = False
     ) -> None:
         self.num_envs, self.park = num_envs, park
-        self.envs = [EpisodeEnv(make(), seeds, i, park) for i in range(num_envs)]
-        self._steps = [env.env.step for env in self.envs]
+        self.envs = [EpisodeEnv(make, seeds, i, park) for i in range(num_envs)]
+        self._steps = [env.env.step for env in self.envs]  # past the wrapper: it only resets
         self.observation_space = self.envs[0].observation_space
         self.action_space = self.envs[0].action_space
 
@@ -223,10 +234,16 @@ class LocalEnvs:
         """Begin an episode everywhere."""
         i = 0
         try:
-            for i, env in enumerate(self.envs):
-                observation[i] = env.reset(seed=None if seeds is None else seeds[i])[0]
+            for i in range(self.num_envs):
+                observation[i] = self.restart(i, None if seeds is None else seeds[i])
         except Exception as error:
             raise _raised(i, error) from error
+
+    def restart(self, index: int, seed: int | None = None) -> np.ndarray:
+        """Begin an episode in one environment: the one of a seed, or its next."""
+        first: np.ndarray = self.envs[index].reset(seed=seed)[0]
+        self._steps[index] = self.envs[index].env.step
+        return first
 
     def replay(
         self, observation: np.ndarray, episodes: Sequence[int], actions: Sequence[list[Any]]
@@ -236,6 +253,7 @@ class LocalEnvs:
         for i, env in enumerate(self.envs):
             env.pending = (episodes[i], actions[i])
             observation[i], info = env.reset()
+            self._steps[i] = env.env.step
             followed.append(info["replayed"])
         return followed
 
@@ -261,7 +279,7 @@ class LocalEnvs:
                     terminated[i], truncated[i] = ended, cut and not ended
                     finals.append((i, observation[i].copy()))
                     if not self.park:
-                        observation[i] = self.envs[i].reset()[0]
+                        observation[i] = self.restart(i)
         except Exception as error:
             raise _raised(i, error) from error
         return finals
@@ -280,8 +298,8 @@ class VectorEnvs:
     """Gymnasium's vector environments, under whichever autoreset mode, with identical data.
 
     SAME_STEP hands over the final observation in ``info``. With DISABLED the ended environments are
-    reset by mask. With NEXT_STEP the reset takes a step of its own, which is taken at once while the
-    others hold still, so that it never becomes a transition.
+    reset by mask. With NEXT_STEP the reset takes a step of its own, which is taken at once while
+    the others hold still, so that it never becomes a transition.
 
     Parameters
     ----------
@@ -392,7 +410,7 @@ class _Factory:
         self.make, self.seeds, self.index, self.park = make, seeds, index, park
 
     def __call__(self) -> EpisodeEnv:
-        return EpisodeEnv(self.make(), self.seeds, self.index, self.park, carry_errors=True)
+        return EpisodeEnv(self.make, self.seeds, self.index, self.park, carry_errors=True)
 
 
 def _raised(index: int, error: Exception) -> RolloutError:

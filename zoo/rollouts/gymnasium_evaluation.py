@@ -63,7 +63,7 @@ def play(
                 total[i], length[i] = 0.0, 0
                 current[i] += count
                 if current[i] < episodes:
-                    observation[i] = envs.envs[i].reset(seed=starts(0, current[i]))[0]
+                    observation[i] = envs.restart(i, starts(0, current[i]))
     finally:
         envs.close()
     return [played[k] for k in range(episodes)]
@@ -85,12 +85,12 @@ def summary(played: Sequence[tuple[float, int]]) -> dict[str, float]:
 
 
 def student_t(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t, to .5 % from 3 degrees of freedom on.
+    """Return the 97.5 % quantile of Student's t, to .2 %.
 
-    Abramowitz and Stegun 26.7.5; the first two, where that series is poor, are tabulated.
+    Abramowitz and Stegun 26.7.5; the first three, where that series is poor, are tabulated.
     """
-    if freedom <= 2:
-        return (12.706, 4.303)[freedom - 1]
+    if freedom <= 3:
+        return (12.706, 4.303, 3.182)[freedom - 1]
     z, v = 1.959964, float(freedom)
     return (
         z
@@ -132,7 +132,8 @@ def enjoy(
 def _render(rollout: GymnasiumRollout, render_mode: str | None) -> gymnasium.Env[Any, Any]:
     if render_mode is None:
         return rollout.make()
-    accepts = inspect.signature(rollout.make).parameters.values()
+    maker = getattr(rollout.make, "make", None) or rollout.make  # a ControlEnv around a function
+    accepts = inspect.signature(maker).parameters.values()
     if not any(p.name == "render_mode" or p.kind is p.VAR_KEYWORD for p in accepts):
         raise UserError("This environment's factory takes no render_mode, so it can't be shown.")
     return rollout.make(render_mode=render_mode)
