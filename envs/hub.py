@@ -50,9 +50,7 @@ def within(seconds: float, function: Callable[[], Any]) -> Any:
     def work() -> None:
         try:
             result.append(function())
-        except (
-            Exception
-        ):  # any of the network's and the library's many errors means "not to be had"
+        except Exception:  # whatever the network or the library raises: it is not to be had
             result.append(None)
 
     thread = threading.Thread(target=work, daemon=True)

@@ -1,7 +1,8 @@
 r"""Reading an answer out of a completion, in a strict and a lenient grade.
 
 * **strict** reads the number that directly follows the last ``####``, wherever that stands.
-* **lenient** is strict's answer where there is one, else the last ``\boxed{}``, else the last number.
+* **lenient** is strict's answer where there is one, else the last ``\boxed{}``, else the last
+  number.
 * Three or more *different* ``####`` answers are guessing: both grades are 0.
 
 Around a number these are read over: currency signs, a percent sign, thousands separators, a sign,

@@ -1,4 +1,4 @@
-"""Reading questions and answers from .jsonl and .parquet files, with every fault named by its line."""
+"""Reading questions and answers from .jsonl and .parquet files; faults are named by their line."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def read_table(
         if not train_files:
             here = ", ".join(sorted(p.name for p in root.iterdir())[:8]) or "nothing"
             raise UserError(
-                f"{where}: the folder {root} holds no train.jsonl or train.parquet (it holds {here})"
+                f"{where}: the folder {root} holds no train.jsonl or train.parquet"
+                f" (it holds {here})"
             )
     else:
         train_files = [root]
@@ -155,7 +156,8 @@ def _parquet(where: str, file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         import pyarrow.parquet as parquet
     except ImportError as error:
         raise UserError(
-            f"{where}: reading {file} needs the package pyarrow: pip install pyarrow, or give .jsonl"
+            f"{where}: reading {file} needs the package pyarrow: pip install pyarrow,"
+            " or give .jsonl"
         ) from error
     try:
         records = parquet.read_table(file).to_pylist()

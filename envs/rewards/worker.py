@@ -16,7 +16,6 @@ import json
 import math
 import os
 import pickle
-import resource
 import signal
 import struct
 import sys
@@ -139,6 +138,8 @@ def _be_the_first_to_go() -> None:
     """Bound the memory, and offer this process to the kernel first where memory runs out."""
     if not sys.platform.startswith("linux"):
         return
+    import resource
+
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError, ValueError):
         with open("/sys/fs/cgroup/memory.max", encoding="ascii") as limit:  # a container's
