@@ -1,0 +1,300 @@
+"""A causal language model as a policy: its actions are tokens, its state is what was said so far.
+
+Log-probabilities are at the sampling temperature everywhere: sampler, old policy, trainer and
+reference all use log softmax(z / T).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+from zoo.core.protocols import Evaluation
+from zoo.errors import UserError
+from zoo.functional.token_log_prob import OutputHead, statistics_of_logits, token_log_prob
+from zoo.policies.language_batches import cut
+from zoo.policies.layout import TextRows
+from zoo.policies.llama import LlamaForward
+from zoo.policies.llama_decode import LlamaDecoder
+from zoo.policies.text_codec import TextCodec
+from zoo.policies.transformers_forward import TransformersDecoder, TransformersForward
+
+if TYPE_CHECKING:
+    from zoo.core.protocols import Policy
+
+__all__ = ["LanguageKnobs", "LanguagePolicy"]
+
+
+@dataclass(frozen=True)
+class LanguageKnobs:
+    """Which model, and how it is computed."""
+
+    #: shipped name (tiny, smollm2-135m), folder, or OWNER/NAME on the hub
+    path: str | None = None
+    #: of sampling and of every log-probability; 1.0 keeps the policy gradient unbiased
+    temperature: float = 1.0
+    #: dtype the weights are kept and updated in; bfloat16 halves memory but loses small updates
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    #: dtype of sampling; auto takes bfloat16 where the hardware multiplies in it
+    sampling_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    #: recompute each layer in the backward pass: less memory, a third more time
+    gradient_checkpointing: bool = False
+    #: positions whose logits exist at one time
+    chunk: int = 1024
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be computed."""
+        if not self.temperature > 0:
+            raise UserError(
+                f"model.temperature must be > 0 (got {self.temperature}); greedy decoding is for"
+                " evaluation, which does it by itself."
+            )
+        if self.chunk < 1:
+            raise UserError(f"model.chunk must be ≥ 1 (got {self.chunk}).")
+
+
+class LanguagePolicy(nn.Module):
+    """A transformers causal LM and its tokenizer, with a value head where wanted.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        Any causal LM; dropout in it is turned off, because the ratio of two forward passes must not
+        depend on chance.
+    tokenizer : PreTrainedTokenizerBase
+        Its tokenizer.
+    knobs : LanguageKnobs, optional
+        How it is computed.
+    critic : bool
+        Whether a scalar head on the last hidden state, starting at 0, estimates values.
+    """
+
+    stepwise = False
+    sampler_is_exact = False
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        knobs: LanguageKnobs | None = None,
+        *,
+        critic: bool = False,
+    ) -> None:
+        super().__init__()
+        self.knobs = knobs or LanguageKnobs()
+        self.model = model
+        self.codec = TextCodec(tokenizer, model.generation_config)
+        self.version = 0
+        self.has_critic = critic
+        self.is_llama = LlamaForward.supports(model)
+        self._plain_head: bool | None = None
+        _remove_dropout(model)
+        # transformers checkpoints only in training mode, which without dropout changes nothing else
+        self.train()
+        if self.knobs.gradient_checkpointing and not self.is_llama:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        head = None
+        if critic:
+            weight = model.get_output_embeddings().weight
+            head = nn.Linear(weight.shape[1], 1, device=weight.device, dtype=torch.float32)
+            nn.init.zeros_(head.weight)
+            nn.init.zeros_(head.bias)
+        self.value_head = head
+
+    @classmethod
+    def load(
+        cls,
+        source: str | LanguageKnobs,
+        knobs: LanguageKnobs | None = None,
+        *,
+        critic: bool = False,
+    ) -> LanguagePolicy:
+        """Load a model by name, or the one that the knobs' ``path`` names.
+
+        Raises
+        ------
+        UserError
+            For a name that is neither shipped, nor a folder, nor to be had from the hub, and for a
+            folder that holds no causal language model and tokenizer.
+        """
+        from zoo.policies.language_loading import load_model
+
+        if isinstance(source, LanguageKnobs):
+            knobs = source
+        knobs = knobs or LanguageKnobs()
+        path = source if isinstance(source, str) else source.path
+        if not path:
+            raise UserError("which language model? Name one: model=tiny, a folder, or OWNER/NAME.")
+        model, tokenizer = load_model(path, getattr(torch, knobs.dtype))
+        return cls(model, tokenizer, knobs, critic=critic)
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by, in sampling and in every log-probability."""
+        return self.knobs.temperature
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.model.parameters()).device
+
+    # What the trainer asks.
+
+    def evaluate(self, batch: TensorDict, reference: Policy | None = None) -> Evaluation:
+        """Log-probability, entropy, value and exact KL of every live token, with gradients.
+
+        Computed in the dtype of the surrounding autocast, else in the weights' own. Positions after
+        a row's ``completion_length`` are 0.
+        """
+        device = self.device
+        dtype = self.computed_dtype()
+        rows = TextRows.of(batch)
+        with torch.autocast(device.type, enabled=False):
+            forward = self.forward_pass(dtype)
+            hidden = None
+            if forward.plain_head or self.value_head is not None:
+                hidden = forward.hidden(rows)
+            if forward.plain_head and hidden is not None:
+                weight, bias = forward.head()
+                other = None if reference is None else _reference_head(reference, rows, dtype)
+                statistics = token_log_prob(
+                    hidden,
+                    weight,
+                    rows.target,
+                    temperature=self.temperature,
+                    bias=bias,
+                    reference=other,
+                    chunk=self.knobs.chunk,
+                )
+            else:
+                logits = None
+                if reference is not None:
+                    with torch.no_grad():
+                        logits = reference.forward_pass(dtype).logits(rows)  # type: ignore[attr-defined]
+                statistics = statistics_of_logits(
+                    forward.logits(rows),
+                    rows.target,
+                    temperature=self.temperature,
+                    reference=logits,
+                )
+            value = None
+            if self.value_head is not None and hidden is not None:
+                value = rows.spread(self.value_head(hidden.float()).squeeze(-1))
+        kl = None if statistics.kl is None else rows.spread(statistics.kl)
+        return Evaluation(
+            rows.spread(statistics.log_prob), rows.spread(statistics.entropy), value, kl
+        )
+
+    @torch.no_grad()
+    def log_prob(self, batch: TensorDict, micro_batch_size: int = 32) -> Tensor:
+        """[B, T] log-probabilities of the batch's tokens, without gradient."""
+        return self._by_parts(batch, micro_batch_size, lambda part: self.evaluate(part).log_prob)
+
+    @torch.no_grad()
+    def values(self, batch: TensorDict, micro_batch_size: int = 32) -> tuple[Tensor, Tensor]:
+        """V before each token and after it, [B, T]; 0 after the last live one.
+
+        Also a completion that was cut at its length limit has no next state to value.
+        """
+        if self.value_head is None:
+            raise UserError("this language policy has no value head: load it with critic=True.")
+
+        def value(part: TensorDict) -> Tensor:
+            rows = TextRows.of(part)
+            with torch.autocast(self.device.type, enabled=False):
+                hidden = self.forward_pass(dtype).hidden(rows)
+                return rows.spread(self.value_head(hidden.float()).squeeze(-1))
+
+        dtype = self.computed_dtype()
+        now = self._by_parts(batch, micro_batch_size, value)
+        following = torch.zeros_like(now)
+        following[:, :-1] = now[:, 1:]
+        return now, following
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Return the trainable parameters: the model's, and the value head's as ``"critic"``."""
+        groups = {"policy": [p for p in self.model.parameters() if p.requires_grad]}
+        if self.value_head is not None:
+            groups["critic"] = list(self.value_head.parameters())
+        return groups
+
+    def micro_batches(self, minibatch: TensorDict, size: int | None) -> Sequence[TensorDict]:
+        """Cut into parts of at most ``size`` rows: prompts together, by length, padding trimmed."""
+        return [part for part, _ in cut(minibatch, size)]
+
+    def reference_copy(self) -> LanguagePolicy:
+        """Return a frozen copy of the policy as it stands."""
+        twin = LanguagePolicy(copy.deepcopy(self.model), self.codec.tokenizer, self.knobs)
+        return twin.requires_grad_(False)
+
+    # What the sampler asks.
+
+    def decoder(self) -> LlamaDecoder | TransformersDecoder:
+        """Return a cached decoder of the present weights, in the sampling dtype."""
+        forward = self.forward_pass(self.sampling_dtype())
+        if isinstance(forward, LlamaForward):
+            return LlamaDecoder(forward, self.codec.pad_id)
+        return TransformersDecoder(forward, self.codec.pad_id)
+
+    def sampling_dtype(self) -> torch.dtype:
+        """Return the dtype that tokens are sampled in."""
+        if self.knobs.sampling_dtype != "auto":
+            return getattr(torch, self.knobs.sampling_dtype)
+        return torch.bfloat16 if _multiplies_bfloat16(self.device) else self._parameter_dtype()
+
+    def forward_pass(self, dtype: torch.dtype) -> LlamaForward | TransformersForward:
+        """Return the forward pass in that dtype: our own where it knows the architecture."""
+        if self.is_llama:
+            return LlamaForward(self.model, dtype, checkpointing=self.knobs.gradient_checkpointing)
+        forward = TransformersForward(self.model, dtype, plain_head=self._plain_head)
+        self._plain_head = forward.plain_head
+        return forward
+
+    def _parameter_dtype(self) -> torch.dtype:
+        return next(self.model.parameters()).dtype
+
+    def computed_dtype(self) -> torch.dtype:
+        """Return the dtype of a forward pass here: the surrounding autocast's, else the weights'."""
+        kind = self.device.type
+        if torch.is_autocast_enabled(kind):
+            return torch.get_autocast_dtype(kind)
+        return self._parameter_dtype()
+
+    def _by_parts(self, batch: TensorDict, size: int, function: Any) -> Tensor:
+        token = batch["action"]
+        out = torch.zeros(token.shape, device=token.device)
+        for part, index in cut(batch, size):
+            values = function(part)
+            out[index, : values.shape[1]] = values
+        return out
+
+
+def _reference_head(reference: Any, rows: TextRows, dtype: torch.dtype) -> OutputHead:
+    with torch.no_grad():
+        forward = reference.forward_pass(dtype)
+        return OutputHead(forward.hidden(rows), *forward.head())
+
+
+def _remove_dropout(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in ("attention_dropout", "dropout", "activation_dropout", "hidden_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+
+
+def _multiplies_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported()
+    if device.type != "cpu":
+        return False
+    # Without these instructions bfloat16 is emulated and slower than float32.
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, lambda: False)() for name in names)

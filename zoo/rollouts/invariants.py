@@ -1,0 +1,87 @@
+"""What must hold before the first optimizer step, whatever the model and its settings.
+
+Each of these has gone wrong unnoticed elsewhere and only showed as a run that doesn't learn.
+"""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from zoo.errors import UserError
+from zoo.policies.language import LanguagePolicy
+from zoo.policies.layout import TextRows
+
+__all__ = ["first_step"]
+
+#: max |ratio − 1| between two forward passes of the same weights, by the dtype they run in: the
+#: parts that a batch is cut into change the order of sums, nothing else may
+_RATIO = {torch.float32: 1e-4, torch.float64: 1e-6}
+_RATIO_HALF = 0.5
+
+
+def first_step(policy: LanguagePolicy, batch: TensorDict, rows: int = 8) -> dict[str, float]:
+    """Check a fresh batch against the policy that sampled it.
+
+    Parameters
+    ----------
+    rows : int
+        How many of the batch's rows are computed; chosen evenly.
+
+    Returns
+    -------
+    dict
+        ``check/ratio_deviation`` (max |π_train / π_old − 1| of the training forward against the
+        no-gradient one), ``sampler/log_prob_gap_mean`` and ``_max`` (sampler against trainer, for
+        information: it depends on the dtypes).
+
+    Raises
+    ------
+    UserError
+        Where the ratio isn't 1 (something random or stateful in the forward pass, such as dropout),
+        or prompts don't start with exactly one beginning token where the model has one.
+    """
+    _check_bos(policy, batch)
+    count = batch.batch_size[0]
+    index = torch.arange(0, count, max(1, count // rows), device=batch["group"].device)[:rows]
+    # Each side computes the rows in its own way: alone without gradient, together with it.
+    parts = policy.micro_batches(batch[index], None)
+    part = parts[0] if len(parts) == 1 else batch[index]
+    old = policy.log_prob(part, micro_batch_size=max(1, len(index) // 2))
+    with torch.enable_grad():
+        new = policy.evaluate(part).log_prob.detach()
+    text = TextRows.of(part)
+    deviation = float(_live(new - old, text).expm1().abs().max())
+    limit = _RATIO.get(policy.computed_dtype(), _RATIO_HALF)
+    if not deviation <= limit:
+        raise UserError(
+            f"the policy doesn't agree with itself before the first update: max |ratio − 1| ="
+            f" {deviation:.2g} (at most {limit:g}) between two forward passes of the same weights."
+            " Something in the model is random or keeps state (dropout, routing noise): turn it"
+            " off in the model's config."
+        )
+    gap = _live(new - part["log_prob"][:, : new.shape[1]], text).abs()
+    return {
+        "check/ratio_deviation": deviation,
+        "sampler/log_prob_gap_mean": float(gap.mean()),
+        "sampler/log_prob_gap_max": float(gap.max()),
+    }
+
+
+def _check_bos(policy: LanguagePolicy, batch: TensorDict) -> None:
+    width = batch["prompt_ids"].shape[1]
+    for ids, length in zip(
+        batch["prompt_ids"].tolist(), batch["prompt_length"].tolist(), strict=True
+    ):
+        prompt = ids[width - length :]
+        count = policy.codec.leading_bos(prompt)
+        if count > 1 or (count == 0 and policy.codec.wants_bos(prompt)):
+            raise UserError(
+                f"a prompt starts with {count} beginning tokens (id {policy.codec.bos_id}) instead"
+                " of one: look at the tokenizer's chat template and its add_bos_token setting."
+            )
+
+
+def _live(values: Tensor, rows: TextRows) -> Tensor:
+    return values.reshape(-1).index_select(0, rows.live)

@@ -1,0 +1,448 @@
+"""Rollouts of a language model on a text environment: prompts → completions → scores → batch."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from zoo.core.protocols import Completion, Prompt, Report, Scores, TextEnv, World
+from zoo.errors import UserError
+from zoo.policies.transformers_forward import left_pad
+from zoo.rollouts.invariants import first_step
+from zoo.rollouts.prompt_stream import PromptStream
+from zoo.rollouts.sampling import Sampler, Samples, SamplingParams, refuse_filters
+from zoo.rollouts.text_evaluation import summary
+
+if TYPE_CHECKING:
+    from zoo.policies.language import LanguagePolicy
+
+__all__ = ["TextRollout", "TextRolloutKnobs"]
+
+
+@dataclass(frozen=True)
+class TextRolloutKnobs:
+    """How much is sampled per update, and within which lengths."""
+
+    #: prompts per update; each is answered group_size times
+    prompts: int = 16
+    #: tokens after which a completion is cut
+    max_new_tokens: int = 96
+    #: tokens that a prompt may have at most
+    max_prompt_tokens: int = 512
+    #: error refuses an environment with longer prompts; filter leaves those out and says how many
+    truncation: Literal["error", "filter"] = "error"
+    #: rows of completions.jsonl per update
+    records: int = 4
+    #: nucleus sampling; training refuses anything but 1
+    top_p: float = 1.0
+    #: likeliest tokens to draw from; training refuses anything but 0
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be sampled."""
+        for name in ("prompts", "max_new_tokens", "max_prompt_tokens"):
+            if getattr(self, name) < 1:
+                raise UserError(f"rollout.{name} must be ≥ 1 (got {getattr(self, name)}).")
+        refuse_filters(self.top_p, self.top_k)
+
+
+@dataclass
+class _Answered:
+    """Sampled and scored completions; row i answers ``prompts[i]``."""
+
+    prompts: list[Prompt]
+    prompt_ids: list[list[int]]
+    samples: Samples
+    completions: list[Completion]
+    scores: Scores
+
+
+class TextRollout:
+    """Prompts of a text environment, answered in groups.
+
+    Parameters
+    ----------
+    env : TextEnv
+        Gives prompts and scores completions.
+    sampler : Sampler
+        Continues prompts, for instance `HFSampler`.
+    group_size : int
+        Completions per prompt.
+    seed : int
+        Of the prompts' order and of sampling.
+    knobs : TextRolloutKnobs, optional
+        The rest; or give its fields by name.
+    """
+
+    world: World = "text"
+    record_file = "completions.jsonl"
+
+    def __init__(
+        self,
+        env: TextEnv,
+        sampler: Sampler,
+        *,
+        group_size: int = 8,
+        seed: int = 0,
+        knobs: TextRolloutKnobs | None = None,
+        **settings: Any,
+    ) -> None:
+        self.env, self.sampler, self.group_size, self.seed = env, sampler, group_size, seed
+        self.knobs = knobs or TextRolloutKnobs(**settings)
+        if group_size < 1:
+            raise UserError(f"group_size must be ≥ 1 (got {group_size}).")
+        self.max_length = self.knobs.max_new_tokens
+        self.generator = torch.Generator().manual_seed(seed)
+        self._groups = 0
+        self._collected = 0
+        self._stream: PromptStream | None = None
+        self._stream_state: Mapping[str, Any] | None = None
+        self._encoded: dict[str, tuple[Any, list[Prompt], list[list[int]]]] = {}
+        self._notices: list[str] = [env.notice] if env.notice else []
+        self._report = Report()
+
+    # Training.
+
+    def collect(self, policy: LanguagePolicy, budget: int | None = None) -> TensorDict:
+        """Answer the next prompts ``group_size`` times each.
+
+        ``budget`` counts updates in this world and doesn't shorten one.
+        """
+        start = time.perf_counter()
+        prompts, encoded = self._prompts(policy, "train")
+        index = self._next(len(prompts))
+        repeated = [i for i in index for _ in range(self.group_size)]
+        samples = self._sample(policy, [encoded[i] for i in index], self.group_size, self.generator)
+        sampled = time.perf_counter()
+        answered = self._score(
+            policy, [prompts[i] for i in repeated], [encoded[i] for i in repeated], samples
+        )
+        batch = self._batch(policy, answered, len(index))
+        self._groups += len(index)
+        metrics = _metrics(batch, answered)
+        tokens = float(samples.length.sum())
+        metrics["time/sample"] = sampled - start
+        metrics["time/score"] = time.perf_counter() - sampled
+        metrics["speed/sampled_tokens_per_s"] = tokens / (sampled - start)
+        if self._collected == 0:
+            metrics |= first_step(policy, batch)
+        self._collected += 1
+        self._report = Report(
+            metrics=metrics,
+            records=self._records(answered, batch),
+            notices=self._notices,
+            errors=list(answered.scores.errors),
+        )
+        self._notices = []
+        return batch
+
+    def report(self) -> Report:
+        """Figures, sampled completions and notices of the last `collect`."""
+        return self._report
+
+    # Measuring.
+
+    def evaluate(
+        self,
+        policy: LanguagePolicy,
+        *,
+        prompts: int | None = 200,
+        samples: int = 4,
+        k: int | None = None,
+        seed: int = 10_000,
+        temperature: float | None = None,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        greedy: bool = True,
+    ) -> dict[str, float]:
+        """Measure on held-out prompts, leaving training's random state alone.
+
+        Parameters
+        ----------
+        prompts : int or None
+            How many, chosen by the seed; None takes all.
+        samples : int
+            Completions per prompt at the sampling temperature; 0 measures greedy decoding only.
+        k : int, optional
+            Of pass@k, at most ``samples``, which is the default.
+        greedy : bool
+            Whether to measure greedy decoding as well.
+
+        Returns
+        -------
+        dict
+            ``accuracy_strict``, ``accuracy_lenient`` (means over prompts × samples),
+            ``accuracy_ci95`` (half-width for the strict one, of means per prompt, because samples
+            of one prompt aren't independent), ``pass_at_k`` (unbiased), ``k``, ``n`` (prompts),
+            ``greedy_strict``, ``greedy_lenient``, ``length_mean``, ``truncated``.
+        """
+        if samples < 1 and not greedy:
+            raise UserError("evaluation needs samples ≥ 1 or greedy=true.")
+        k = samples if k is None else k
+        if samples and not 1 <= k <= samples:
+            raise UserError(f"pass@k needs 1 ≤ k ≤ samples (got k={k}, samples={samples}).")
+        held_out, encoded = self._prompts(policy, "heldout")
+        order = np.random.default_rng(np.random.SeedSequence(seed)).permutation(len(held_out))
+        index = order[:prompts].tolist()
+        result: dict[str, float] = {}
+        passes = [(True, 1)] if greedy else []
+        passes += [(False, samples)] if samples else []
+        for is_greedy, repeats in passes:
+            generator = torch.Generator().manual_seed(seed)
+            drawn = self._sample(
+                policy,
+                [encoded[i] for i in index],
+                repeats,
+                generator,
+                greedy=is_greedy,
+                temperature=temperature,
+                top_p=top_p,
+                top_k=top_k,
+            )
+            repeated = [i for i in index for _ in range(repeats)]
+            answered = self._score(
+                policy, [held_out[i] for i in repeated], [encoded[i] for i in repeated], drawn
+            )
+            result |= summary(answered.scores, drawn, repeats, k, is_greedy)
+        if not samples:
+            result |= {"accuracy_strict": result["greedy_strict"]}
+            result |= {"accuracy_lenient": result["greedy_lenient"]}
+        return result
+
+    def enjoy(
+        self, policy: LanguagePolicy, *, prompts: int = 3, seed: int = 0, greedy: bool = True
+    ) -> Iterator[dict[str, Any]]:
+        """Yield held-out prompts with one completion each, and what it is worth."""
+        held_out, encoded = self._prompts(policy, "heldout")
+        order = np.random.default_rng(np.random.SeedSequence(seed)).permutation(len(held_out))
+        index = order[:prompts].tolist()
+        generator = torch.Generator().manual_seed(seed)
+        ids = [encoded[i] for i in index]
+        drawn = self._sample(policy, ids, 1, generator, greedy=greedy)
+        answered = self._score(policy, [held_out[i] for i in index], ids, drawn)
+        scores = answered.scores
+        for i, (prompt, completion) in enumerate(
+            zip(answered.prompts, answered.completions, strict=True)
+        ):
+            yield {
+                "id": prompt.id,
+                "prompt": policy.codec.decode(ids[i]),
+                "completion": completion.text,
+                "answer": prompt.answer,
+                "rewards": {
+                    "total": scores.total[i],
+                    **{name: values[i] for name, values in scores.items.items()},
+                    **{name: values[i] for name, values in scores.grades.items()},
+                },
+            }
+
+    # State.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Place in the prompt stream, random generator and counters."""
+        stream = self._stream.state_dict() if self._stream else self._stream_state
+        return {
+            "stream": dict(stream) if stream else None,
+            "generator": self.generator.get_state(),
+            "groups": self._groups,
+            "collected": self._collected,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`, bit for bit on the CPU."""
+        self._stream, self._stream_state = None, state["stream"]
+        self.generator.set_state(state["generator"])
+        self._groups, self._collected = state["groups"], state["collected"]
+        self._notices = []
+
+    def close(self) -> None:
+        """End the environment's workers."""
+        self.env.close()
+
+    # Parts of the above.
+
+    def _prompts(
+        self, policy: LanguagePolicy, split: Literal["train", "heldout"]
+    ) -> tuple[list[Prompt], list[list[int]]]:
+        """Prompts of a split that are short enough, and their tokens; encoded once."""
+        known = self._encoded.get(split)
+        if known is not None and known[0] is policy.codec.tokenizer:
+            return known[1], known[2]
+        prompts = list(self.env.prompts(split))
+        if not prompts:
+            raise UserError(f"env={self.env.name} has no prompts in its {split} split.")
+        encoded = policy.codec.encode_all([p.messages for p in prompts])
+        limit = self.knobs.max_prompt_tokens
+        long = [len(ids) for ids in encoded if len(ids) > limit]
+        if long:
+            found = (
+                f"{len(long)} of {len(prompts)} {split} prompts of env={self.env.name} have more"
+                f" than rollout.max_prompt_tokens={limit} tokens, the longest {max(long)}"
+            )
+            if self.knobs.truncation == "error" or len(long) == len(prompts):
+                raise UserError(
+                    f"{found}: raise the limit, or leave them out with rollout.truncation=filter."
+                )
+            self._notices.append(f"{found}; they are left out.")
+            short = [i for i, ids in enumerate(encoded) if len(ids) <= limit]
+            prompts, encoded = [prompts[i] for i in short], [encoded[i] for i in short]
+        if any(not ids for ids in encoded):
+            raise UserError(f"env={self.env.name} has an empty prompt in its {split} split.")
+        self._encoded[split] = (policy.codec.tokenizer, prompts, encoded)
+        return prompts, encoded
+
+    def _next(self, count: int) -> list[int]:
+        if self._stream is None:
+            self._stream = PromptStream(count, self.seed)
+            if self._stream_state:
+                if self._stream_state["count"] != count:
+                    raise UserError(
+                        f"the run was saved with {self._stream_state['count']} training prompts and"
+                        f" env={self.env.name} now has {count}: resume it with the same data."
+                    )
+                self._stream.load_state_dict(self._stream_state)
+        return self._stream.take(self.knobs.prompts)
+
+    def _sample(
+        self,
+        policy: LanguagePolicy,
+        prompts: list[list[int]],
+        repeats: int,
+        generator: torch.Generator,
+        *,
+        greedy: bool = False,
+        temperature: float | None = None,
+        top_p: float = 1.0,
+        top_k: int = 0,
+    ) -> Samples:
+        params = SamplingParams(
+            temperature=policy.temperature if temperature is None else temperature,
+            max_new_tokens=self.knobs.max_new_tokens,
+            stop_ids=policy.codec.stop_ids,
+            greedy=greedy,
+            top_p=top_p,
+            top_k=top_k,
+        )
+        return self.sampler.generate(policy, prompts, repeats, params, generator)
+
+    def _score(
+        self,
+        policy: LanguagePolicy,
+        prompts: list[Prompt],
+        prompt_ids: list[list[int]],
+        samples: Samples,
+    ) -> _Answered:
+        lengths, finished = samples.length.tolist(), samples.finished.tolist()
+        ids = [row[:n] for row, n in zip(samples.token.tolist(), lengths, strict=True)]
+        texts = policy.codec.decode_all(ids)
+        completions = [Completion(*c) for c in zip(texts, ids, finished, strict=True)]
+        scores = self.env.score(prompts, completions)
+        return _Answered(prompts, prompt_ids, samples, completions, scores)
+
+    def _batch(self, policy: LanguagePolicy, answered: _Answered, groups: int) -> TensorDict:
+        samples, scores = answered.samples, answered.scores
+        device = samples.token.device
+        rows, steps = samples.token.shape
+        prompt_ids, prompt_length = left_pad(answered.prompt_ids, policy.codec.pad_id)
+        last = torch.arange(steps, device=device) == (samples.length - 1)[:, None]
+        total = torch.tensor(scores.total, dtype=torch.float32, device=device)
+        valid = total.isfinite()
+        live = torch.arange(steps, device=device) < samples.length[:, None]
+        items = {
+            name: torch.tensor(values, dtype=torch.float32, device=device)
+            for name, values in scores.items.items()
+        }
+        group = torch.arange(groups, device=device) + self._groups
+        return TensorDict(
+            {
+                "prompt_ids": prompt_ids.to(device),
+                "prompt_length": prompt_length.to(device),
+                "completion_length": samples.length,
+                "action": samples.token,
+                "log_prob": samples.log_prob,
+                # A reward that failed leaves its row out of everything, never as a silent 0.
+                "reward": last * total.nan_to_num(0.0, 0.0, 0.0)[:, None],
+                "mask": live & valid[:, None],
+                "terminated": last & samples.finished[:, None],
+                "truncated": last & ~samples.finished[:, None],
+                "group": group.repeat_interleave(self.group_size),
+                "version": torch.full((rows,), policy.version, device=device),
+                "reward_items": TensorDict(items, batch_size=[rows]),
+            },
+            batch_size=[rows],
+        )
+
+    def _records(self, answered: _Answered, batch: TensorDict) -> list[dict[str, Any]]:
+        """A few rows for the record file, from different groups, moving on with every update."""
+        count = len(answered.prompts)
+        wanted = min(self.knobs.records, count)
+        scores, group = answered.scores, batch["group"].tolist()
+        rows = []
+        for j in range(wanted):
+            i = (j * count // wanted + self._collected) % count
+            rows.append(
+                {
+                    "id": answered.prompts[i].id,
+                    "group": group[i],
+                    "prompt": answered.prompts[i].question,
+                    "answer": answered.prompts[i].answer,
+                    "completion": answered.completions[i].text,
+                    "tokens": len(answered.completions[i].token_ids),
+                    "finished": answered.completions[i].finished,
+                    "reward": _plain(scores.total[i]),
+                    "items": {n: _plain(v[i]) for n, v in scores.items.items()},
+                    **{n: v[i] for n, v in scores.grades.items()},
+                }
+            )
+        return rows
+
+
+def _metrics(batch: TensorDict, answered: _Answered) -> dict[str, float]:
+    scores, length = answered.scores, answered.samples.length.float()
+    total = torch.tensor(scores.total, dtype=torch.float64)
+    valid = total.isfinite()
+    metrics = {
+        "reward/mean": _mean(total),
+        "reward/std": float(total[valid].std()) if int(valid.sum()) > 1 else 0.0,
+        "completion/length_mean": float(length.mean()),
+        "completion/length_max": float(length.max()),
+        "completion/truncated": float((~answered.samples.finished).float().mean()),
+        "group/live_fraction": _live_fraction(total, batch["group"].cpu()),
+    }
+    for name, values in scores.items.items():
+        metrics[f"reward/{name}"] = _mean(torch.tensor(values, dtype=torch.float64))
+    for name, values in scores.grades.items():
+        metrics[f"train/{name}"] = _mean(torch.tensor(values, dtype=torch.float64))
+    for name, count in scores.failures.items():
+        metrics[f"reward/failed/{name}"] = float(count)
+    return metrics
+
+
+def _live_fraction(total: Tensor, group: Tensor) -> float:
+    """Fraction of groups whose valid rewards aren't all equal: the others teach nothing."""
+    owner = torch.unique(group, return_inverse=True)[1]
+    count = int(owner.max()) + 1
+    high = torch.full((count,), float("-inf"), dtype=total.dtype)
+    low = torch.full((count,), float("inf"), dtype=total.dtype)
+    valid = total.isfinite()
+    high = high.scatter_reduce(0, owner[valid], total[valid], "amax")
+    low = low.scatter_reduce(0, owner[valid], total[valid], "amin")
+    return float((high > low).double().mean())
+
+
+def _mean(values: Tensor) -> float:
+    """Mean of what is a number; NaN where nothing is."""
+    kept = values[values.isfinite()]
+    return float(kept.mean()) if len(kept) else float("nan")
+
+
+def _plain(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
