@@ -30,13 +30,12 @@ def gsm8k() -> Any:
     if importlib.util.find_spec("datasets") is None:
         return "the package datasets is not installed and no env.path= is given"
     offline = [name for name in OFFLINE if _on(os.environ.get(name))]
-    if offline:
-        return f"{offline[0]} is set and no env.path= is given"
-    if within(REACH_S, _reach) is not True:
+    if not offline and within(REACH_S, _reach) is not True:
         return f"{_endpoint()} cannot be reached and no env.path= is given"
-    data = within(LOAD_S, _load)
+    data = within(LOAD_S, _load)  # offline it comes out of the library's cache, or not at all
     if data is None:
-        return "openai/gsm8k could not be loaded from the hub and no env.path= is given"
+        where = f"the cache ({offline[0]} is set)" if offline else "the hub"
+        return f"openai/gsm8k could not be loaded from {where} and no env.path= is given"
     return data
 
 
