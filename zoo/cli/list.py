@@ -59,7 +59,7 @@ def section(group: str) -> list[str]:
 
 def matrix() -> list[str]:
     """Return the table of algorithms and kinds of environment, and the reasons for each gap."""
-    names = choices.names("algo")
+    names = choices.named("algo")
     width = max(map(len, names))
     lines = [" " * width + "  " + "  ".join(_KINDS.values())]
     reasons = []

@@ -76,8 +76,10 @@ def resolve(group: str, name: str) -> tuple[str, dict[str, Any]]:
     if group == "algo" and "." in name:
         return "own", {"_target_": name}
     word = _WORDS.get(group, group)
-    shown = [n for n in known if not about(group, n).get("python_only")]
-    raise UserError(f"unknown {word} '{name}': there is {', '.join(shown)}.{nearest(name, shown)}")
+    offered = named(group)
+    raise UserError(
+        f"unknown {word} '{name}': there is {', '.join(offered)}.{nearest(name, offered)}"
+    )
 
 
 def short_name(name: str) -> str:

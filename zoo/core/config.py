@@ -240,8 +240,8 @@ def locate(path: str) -> Any:
             raise
         if module.startswith(error.name or module):
             raise UserError(
-                f"can't import {path}: there is no module {error.name} in reach of Python (a file of"
-                " your own is found from its folder, or with PYTHONPATH)."
+                f"can't import {path}: there is no module {error.name} in reach of Python (a file"
+                " of your own is found from its folder, or with PYTHONPATH)."
             ) from error
         raise UserError(
             f"{path} needs the package {error.name}, which is not installed: try"
@@ -270,7 +270,7 @@ def _refuse_unserved(algo: str, env_name: str, env: str, world: str) -> None:
         kinds = {kind} if kind else {"discrete", "continuous"}
     if not kinds & set(description["serves"]):
         others = [
-            n for n in choices.names("algo") if kinds & set(choices.about("algo", n)["serves"])
+            n for n in choices.named("algo") if kinds & set(choices.about("algo", n)["serves"])
         ]
         kind = " or ".join(sorted(kinds))
         why = description.get("refuses", {}).get(kind, "")

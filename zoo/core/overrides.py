@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zoo.core import choices
-from zoo.errors import UserError, nearest
+from zoo.errors import UserError
 
 __all__ = ["INTERNAL", "apply", "as_overrides", "parse"]
 
@@ -102,12 +103,17 @@ def _no_setting(tree: Mapping[str, Any], key: str) -> str:
     """Say that a key does not exist; the nearest is sought among its siblings, then everywhere."""
     everywhere = list(_keys(tree))
     parent, _, last = key.rpartition(".")
-    siblings = [k for k in everywhere if k.rpartition(".")[0] == parent]
-    same_leaf = [k for k in everywhere if k.rpartition(".")[2] == last]
-    hint = nearest(key, same_leaf[:1] or siblings) or nearest(key, everywhere)
-    if same_leaf:
-        hint = f" Did you mean '{same_leaf[0]}'?"
-    return f"no setting '{key}'.{hint}"
+    elsewhere = [k for k in everywhere if k.rpartition(".")[2] == last]
+    if elsewhere:
+        return f"no setting '{key}'. Did you mean '{elsewhere[0]}'?"
+    siblings = {k.rpartition(".")[2]: k for k in everywhere if k.rpartition(".")[0] == parent}
+    initials = "".join(word[:1] for word in last.split("_"))
+    close = [n for n in siblings if n.startswith(last) or n == initials]  # coef, learning_rate
+    close = close or difflib.get_close_matches(last, siblings, n=1, cutoff=0.6)
+    found = [siblings[n] for n in close] or difflib.get_close_matches(key, everywhere, 1, 0.75)
+    if found:
+        return f"no setting '{key}'. Did you mean '{found[0]}'?"
+    return f"no setting '{key}': `zoo train … --show-config` prints all there are."
 
 
 def _keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
