@@ -42,13 +42,17 @@ def batch_of(policy: MLPPolicy, rows: int = 3, steps: int = 4) -> TensorDict:
     return TensorDict(td, batch_size=[rows])
 
 
-def distribution(policy: MLPPolicy, observation: torch.Tensor) -> torch.distributions.Distribution:
+def network(policy: MLPPolicy, layers: torch.nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
     """The textbook form, through the modules one by one."""
     act = torch.tanh if policy.config.activation == "tanh" else torch.relu
-    x = observation.flatten(0, 1)
-    for layer in [*policy.trunk, *policy.policy_layers[:-1]]:
+    for layer in [*policy.trunk, *layers[:-1]]:
         x = act(layer(x))
-    x = policy.policy_layers[-1](x)
+    out: torch.Tensor = layers[-1](x)
+    return out
+
+
+def distribution(policy: MLPPolicy, observation: torch.Tensor) -> torch.distributions.Distribution:
+    x = network(policy, policy.policy_layers, observation.flatten(0, 1))
     if policy.discrete:
         return Categorical(logits=x)
     return Independent(Normal(x, policy.log_std.exp()), 1)
@@ -68,13 +72,14 @@ def test_evaluate_and_act_agree_with_torch_distributions(kind: str, knobs: dict)
     torch.testing.assert_close(out.log_prob, expected.log_prob(action).view(3, 4))
     torch.testing.assert_close(out.entropy, expected.entropy().view(3, 4))
     torch.testing.assert_close(out.log_prob, batch["log_prob"], rtol=1e-5, atol=1e-5)
-    assert out.value is not None and out.value.shape == (3, 4) and out.kl is None
+    assert out.value is not None and out.kl is None
     ours = torch.autograd.grad(
         (out.log_prob * out.log_prob.detach() + 0.3 * out.entropy).sum() + out.value.square().sum(),
         list(policy.parameters()),
     )
     reference = expected.log_prob(action)
-    value = policy._head(policy.value_layers, policy._features(batch["observation"]))
+    value = network(policy, policy.value_layers, batch["observation"]).squeeze(-1)
+    torch.testing.assert_close(out.value, value)
     theirs = torch.autograd.grad(
         (reference * reference.detach() + 0.3 * expected.entropy()).sum() + value.square().sum(),
         list(policy.parameters()),

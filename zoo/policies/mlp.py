@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from zoo.core.protocols import Evaluation
 from zoo.errors import UserError
 from zoo.functional import divergence
 from zoo.policies.acting import Actor, Network, numpy_layers, torch_network
+from zoo.policies.dense import dense
 from zoo.policies.normalizer import Normalizer
 from zoo.policies.spaces import ObservationEncoder, require_supported
 
@@ -168,9 +168,7 @@ class MLPPolicy(nn.Module):
         layers = [*self.trunk, *self.policy_layers]
         device = layers[0].weight.device
         if device.type != "cpu":
-            return torch_network(
-                lambda x: self._head(self.policy_layers, self._features(x)), device
-            )
+            return torch_network(lambda x: self._networks(x, "policy_layers")[0], device)
         pairs = [(layer.weight, layer.bias) for layer in layers]
         forward = numpy_layers(pairs, self.config.activation, num_envs)
         encode = self.encoder.numpy
@@ -178,19 +176,13 @@ class MLPPolicy(nn.Module):
 
     # Learning.
 
-    def _features(self, observation: Tensor) -> Tensor:
+    def _networks(self, observation: Tensor, *names: str) -> tuple[Tensor, ...]:
+        """Apply the named networks to [B, T, *obs]; [B·T, outputs] of each."""
         x = self.encoder(observation)
-        for layer in self.trunk:
-            x = self._activate(layer(x))
-        return x
-
-    def _activate(self, x: Tensor) -> Tensor:
-        return torch.tanh(x) if self.config.activation == "tanh" else torch.relu(x)
-
-    def _head(self, layers: nn.ModuleList, x: Tensor) -> Tensor:
-        for layer in layers[:-1]:
-            x = self._activate(F.linear(x, layer.weight, layer.bias))
-        return F.linear(x, layers[-1].weight, layers[-1].bias)
+        if len(self.trunk):
+            (x,) = dense(x, [_pairs(self.trunk)], self.config.activation, activate_last=True)
+        layers = [_pairs(getattr(self, name)) for name in names]
+        return dense(x, layers, self.config.activation)
 
     def evaluate(self, batch: TensorDict, reference: MLPPolicy | None = None) -> Evaluation:
         """Log-probabilities, entropies and values of a batch, with gradients.
@@ -209,14 +201,12 @@ class MLPPolicy(nn.Module):
         """
         observation, action = batch["observation"], batch["action"]
         shape = observation.shape[:2]
-        features = self._features(observation)
-        outputs = self._head(self.policy_layers, features)
-        value = self._head(self.value_layers, features).view(shape) if self.has_critic else None
+        names = ("policy_layers", "value_layers") if self.has_critic else ("policy_layers",)
+        outputs, *values = self._networks(observation, *names)
         other = None
         if reference is not None:
             with torch.no_grad():
-                x = reference._features(observation)
-                other = reference._head(reference.policy_layers, x)
+                (other,) = reference._networks(observation, "policy_layers")
         if self.discrete:
             log_prob, entropy = self._categorical(outputs, action)
             kl = None if other is None else divergence.categorical(outputs, other)
@@ -229,7 +219,7 @@ class MLPPolicy(nn.Module):
         return Evaluation(
             log_prob.view(shape),
             entropy.reshape(shape),
-            value,
+            values[0].view(shape) if values else None,
             None if kl is None else kl.view(shape),
         )
 
@@ -264,7 +254,7 @@ class MLPPolicy(nn.Module):
             differs = observation[:, 1:] != following[:, :-1]
             other[:, :-1] = differs.reshape(rows, steps - 1, -1).any(-1)
         everything = torch.cat([observation.flatten(0, 1), following[other]])
-        values = self._head(self.value_layers, self._features(everything)).squeeze(-1)
+        values = self._networks(everything, "value_layers")[0].squeeze(-1)
         value, extra = values[: rows * steps].view(rows, steps), values[rows * steps :]
         next_value = torch.empty_like(value)
         next_value[:, :-1] = value[:, 1:]
@@ -290,3 +280,7 @@ class MLPPolicy(nn.Module):
         """Return a frozen copy of the policy as it stands."""
         twin = copy.deepcopy(self).eval()
         return twin.requires_grad_(False)
+
+
+def _pairs(layers: nn.ModuleList) -> list[tuple[Tensor, Tensor]]:
+    return [(layer.weight, layer.bias) for layer in layers]
