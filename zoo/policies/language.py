@@ -98,7 +98,9 @@ class LanguagePolicy(nn.Module):
         # transformers checkpoints only in training mode, which without dropout changes nothing else
         self.train()
         if self.knobs.gradient_checkpointing and not self.is_llama:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            # the name before transformers 5.2x
+            enable = getattr(model, "activation_checkpointing_enable", None)
+            (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
         head = None
         if critic:
             weight = model.get_output_embeddings().weight
@@ -260,7 +262,7 @@ class LanguagePolicy(nn.Module):
         return next(self.model.parameters()).dtype
 
     def computed_dtype(self) -> torch.dtype:
-        """Return the dtype of a forward pass here: the surrounding autocast's, else the weights'."""
+        """Return the dtype of a forward pass here: autocast's, else the weights'."""
         kind = self.device.type
         if torch.is_autocast_enabled(kind):
             return torch.get_autocast_dtype(kind)

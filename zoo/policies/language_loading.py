@@ -72,7 +72,7 @@ def _from_folder(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise UserError(f"the model folder {path} can't be loaded: {_first_line(error)}") from error
     return model, tokenizer
 
@@ -126,5 +126,5 @@ def _dequantize() -> dict[str, Any]:
 
 
 def _first_line(error: Exception) -> str:
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    return f"{line}."
+    line = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+    return f"{line}." if isinstance(error, OSError) else f"{type(error).__name__}: {line}."

@@ -107,7 +107,7 @@ class LlamaForward:
         scaling = rotary.attention_scaling
         if scaling != 1.0:
             cos, sin = cos * scaling, sin * scaling
-        x = F.embedding(packing.token, self.model.model.embed_tokens.weight)
+        x = self.model.model.embed_tokens(packing.token)
         if x.dtype in (torch.float16, torch.bfloat16):
             x = x.float()
         plan = _AttentionPlan(packing, self.heads, self.key_heads, self.dtype)

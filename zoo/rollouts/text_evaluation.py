@@ -46,10 +46,18 @@ def clustered_ci95(means: np.ndarray) -> float:
 def summary(
     scores: Scores, samples: Samples, repeats: int, k: int, greedy: bool
 ) -> dict[str, float]:
-    """Figures of one evaluation pass with ``repeats`` completions per prompt, side by side."""
-    strict = np.asarray(scores.grades["accuracy_strict"], np.float64).reshape(-1, repeats)
-    lenient = np.asarray(scores.grades["accuracy_lenient"], np.float64).reshape(-1, repeats)
+    """Figures of one evaluation pass with ``repeats`` completions per prompt, side by side.
+
+    A completion whose grading failed counts as wrong, and ``failed`` says what share that was.
+    """
+    strict, lenient = (
+        np.asarray(scores.grades[f"accuracy_{name}"], np.float64).reshape(-1, repeats)
+        for name in ("strict", "lenient")
+    )
+    failed = float(np.isnan(strict).mean())
+    strict, lenient = np.nan_to_num(strict), np.nan_to_num(lenient)
     shape = {
+        **({"failed": failed} if failed else {}),
         "length_mean": float(samples.length.float().mean()),
         "truncated": float((~samples.finished).float().mean()),
         "n": len(strict),

@@ -1,0 +1,256 @@
+"""Text rollouts: the batch's schema, rewards, the prompt stream, resuming and evaluation."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import Sums, make_policy, make_tokenizer
+
+from zoo.core.batch import check
+from zoo.errors import UserError
+from zoo.policies.language import LanguagePolicy
+from zoo.rollouts.hf import HFSampler
+from zoo.rollouts.invariants import first_step
+from zoo.rollouts.prompt_stream import PromptStream
+from zoo.rollouts.text import TextRollout
+from zoo.rollouts.text_evaluation import clustered_ci95, pass_at_k
+
+
+def make_rollout(env: Sums | None = None, **settings: Any) -> TextRollout:
+    options = {"group_size": 4, "prompts": 3, "max_new_tokens": 12, "seed": 5, **settings}
+    return TextRollout(env or Sums(), HFSampler(), **options)
+
+
+@pytest.fixture(scope="module")
+def policy() -> LanguagePolicy:
+    return make_policy()
+
+
+def test_batch_keeps_the_schema(policy: LanguagePolicy) -> None:
+    batch = check(make_rollout().collect(policy))
+    assert batch.batch_size == torch.Size([12])
+    assert batch["group"].tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    steps = torch.arange(batch["action"].shape[1])
+    n = batch["completion_length"]
+    assert torch.equal(batch["mask"], steps < n[:, None])
+    ended = torch.isin(batch["action"][torch.arange(12), n - 1], torch.tensor([1]))
+    last = steps == (n - 1)[:, None]
+    assert torch.equal(batch["terminated"], last & ended[:, None])
+    assert torch.equal(batch["truncated"], last & ~ended[:, None])
+    assert (batch["reward"][~last] == 0).all()
+    items = batch["reward_items"]
+    torch.testing.assert_close(batch["reward"].sum(1), items["digits"] + items["accuracy"])
+    assert (batch["log_prob"][batch["mask"]] < 0).all()
+    for row in batch:
+        ids = row["prompt_ids"][-int(row["prompt_length"]) :].tolist()
+        assert policy.codec.decode(ids).endswith("=\n")
+
+
+def test_groups_are_numbered_on(policy: LanguagePolicy) -> None:
+    rollout = make_rollout()
+    rollout.collect(policy)
+    assert rollout.collect(policy)["group"].unique().tolist() == [3, 4, 5]
+
+
+def test_a_failed_reward_takes_its_row_out(policy: LanguagePolicy) -> None:
+    rollout = make_rollout(Sums(failing=(2, 7)))
+    batch = rollout.collect(policy)
+    assert batch["mask"].any(1).nonzero().squeeze(-1).tolist() == [0, 1, 3, 4, 5, 6, 8, 9, 10, 11]
+    assert batch["reward"].isfinite().all()
+    assert batch["reward_items", "digits"].isnan().nonzero().squeeze(-1).tolist() == [2, 7]
+    metrics = rollout.report().metrics
+    assert metrics["reward/failed/digits"] == 2
+    valid = batch["reward"].sum(1)[batch["mask"].any(1)]
+    assert metrics["reward/mean"] == pytest.approx(float(valid.mean()))
+
+
+def test_figures_and_records(policy: LanguagePolicy) -> None:
+    rollout = make_rollout(records=5)
+    batch = rollout.collect(policy)
+    report = rollout.report()
+    total = batch["reward"].sum(1).view(3, 4)
+    expected = (total.max(1).values > total.min(1).values).float().mean()
+    assert report.metrics["group/live_fraction"] == pytest.approx(float(expected))
+    length = batch["completion_length"].float()
+    assert report.metrics["completion/length_mean"] == pytest.approx(float(length.mean()))
+    assert report.metrics["completion/length_max"] == float(length.max())
+    cut = batch["truncated"].any(1).float().mean()
+    assert report.metrics["completion/truncated"] == pytest.approx(float(cut))
+    assert report.metrics["sampler/log_prob_gap_max"] < 1e-4
+    assert report.metrics["check/ratio_deviation"] < 1e-5
+    assert len(report.records) == 5
+    assert {r["group"] for r in report.records} == {0, 1, 2}
+    for row in report.records:
+        assert row["reward"] == pytest.approx(sum(row["items"].values()))
+    rollout.collect(policy)
+    assert "check/ratio_deviation" not in rollout.report().metrics  # the first step only
+
+
+def test_equal_rewards_are_no_live_group(policy: LanguagePolicy) -> None:
+    class Same(Sums):
+        def score(self, prompts: Any, completions: Any) -> Any:
+            scores = super().score(prompts, completions)
+            scores.total = [0.1] * 4 + [0.35] * 4 + [1.0, 1.0, 1.0, 0.0]
+            return scores
+
+    rollout = make_rollout(Same())
+    rollout.collect(policy)
+    assert rollout.report().metrics["group/live_fraction"] == pytest.approx(1 / 3)
+
+
+def test_golden_27_training_refuses_filters() -> None:
+    with pytest.raises(UserError, match="importance ratio"):
+        make_rollout(top_p=0.9)
+
+
+def test_golden_36_the_prompt_stream_resumes_across_an_epoch() -> None:
+    whole = PromptStream(7, seed=3)
+    expected = [whole.take(3) for _ in range(8)]
+    for cut in range(9):
+        first = PromptStream(7, seed=3)
+        seen = [first.take(3) for _ in range(cut)]
+        second = PromptStream(7, seed=3)
+        second.load_state_dict(copy.deepcopy(first.state_dict()))
+        assert seen + [second.take(3) for _ in range(8 - cut)] == expected
+    flat = [i for part in expected for i in part]
+    assert sorted(flat[:7]) == sorted(flat[7:14]) == list(range(7))
+    assert flat[:7] != flat[7:14]
+    assert PromptStream(7, seed=4).take(7) != flat[:7]
+
+
+def test_golden_36_a_resumed_rollout_samples_the_same(policy: LanguagePolicy) -> None:
+    rollout = make_rollout(Sums(count=5))
+    batches = [rollout.collect(policy) for _ in range(4)]  # 12 prompts of 5: past two epochs
+    first = make_rollout(Sums(count=5))
+    for _ in range(2):
+        first.collect(policy)
+    second = make_rollout(Sums(count=5))
+    second.load_state_dict(first.state_dict())
+    for expected in batches[2:]:
+        resumed = second.collect(policy)
+        for key in ("prompt_ids", "action", "log_prob", "reward", "group"):
+            assert torch.equal(resumed[key], expected[key])
+    third = make_rollout(Sums(count=6))
+    third.load_state_dict(first.state_dict())
+    with pytest.raises(UserError, match="5 training prompts"):
+        third.collect(policy)
+
+
+def test_evaluation_leaves_training_alone(policy: LanguagePolicy) -> None:
+    plain = make_rollout()
+    plain.collect(policy)
+    expected = plain.collect(policy)
+    other = make_rollout()
+    other.collect(policy)
+    torch.manual_seed(9)
+    state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
+    a = other.evaluate(policy, prompts=4, samples=2, seed=1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (np.random.get_state()[1] == numpy_state).all()
+    assert torch.equal(other.collect(policy)["action"], expected["action"])
+    assert other.evaluate(policy, prompts=4, samples=2, seed=1) == a
+
+
+def test_evaluation_figures(policy: LanguagePolicy) -> None:
+    env = Sums()
+    rollout = make_rollout(env)
+    result = rollout.evaluate(policy, prompts=None, samples=3, k=2)
+    assert env.scored == 10 + 30
+    assert result["n"] == 10
+    assert result["k"] == 2
+    assert set(result) >= {
+        "accuracy_strict",
+        "accuracy_lenient",
+        "accuracy_ci95",
+        "pass_at_k",
+        "greedy_strict",
+        "greedy_lenient",
+        "length_mean",
+        "truncated",
+    }
+    assert result["pass_at_k"] >= result["accuracy_strict"]
+    assert rollout.evaluate(policy, prompts=6, samples=0)["n"] == 6
+    with pytest.raises(UserError, match="k=5"):
+        rollout.evaluate(policy, samples=4, k=5)
+
+
+def test_pass_at_k_is_the_unbiased_estimator() -> None:
+    assert pass_at_k(0, 8, 4) == 0.0
+    assert pass_at_k(8, 8, 1) == 1.0
+    assert pass_at_k(2, 8, 1) == 0.25
+    assert pass_at_k(1, 4, 2) == 0.5  # 3 of the 6 pairs hold the right one
+    assert pass_at_k(5, 8, 4) == 1.0  # only 3 are wrong
+
+
+def test_interval_counts_prompts_not_samples() -> None:
+    means = np.array([0.0, 1.0, 0.5, 0.5])
+    assert clustered_ci95(means) == pytest.approx(1.959964 * math.sqrt(1 / 6) / 2)
+    # All wrong on 10 prompts: Wilson's upper end is z²/(n + z²) = .2775, half of it.
+    assert clustered_ci95(np.zeros(10)) == pytest.approx(0.2775 / 2, abs=1e-4)
+
+
+def test_long_prompts_are_refused_or_left_out(policy: LanguagePolicy) -> None:
+    class Mixed(Sums):
+        def prompts(self, split: Any) -> Any:
+            found = super().prompts(split)
+            for i in (1, 4):
+                found[i].messages[0]["content"] = "1" * (30 + i)
+            return found
+
+    with pytest.raises(UserError, match=r"2 of 10 train prompts.*=20 tokens, the longest 35"):
+        make_rollout(Mixed(), max_prompt_tokens=20).collect(policy)
+    rollout = make_rollout(Mixed(), max_prompt_tokens=20, truncation="filter", prompts=8)
+    assert int(rollout.collect(policy)["prompt_length"].max()) <= 20
+    assert any("left out" in n for n in rollout.report().notices)
+    rollout.collect(policy)
+    assert not rollout.report().notices
+    with pytest.raises(UserError, match="10 of 10"):
+        make_rollout(max_prompt_tokens=2, truncation="filter").collect(policy)
+
+
+def test_notice_of_the_environment_is_said_once(policy: LanguagePolicy) -> None:
+    class Fallback(Sums):
+        notice = "these are made-up sums"
+
+    rollout = make_rollout(Fallback())
+    rollout.collect(policy)
+    assert rollout.report().notices == ["these are made-up sums"]
+    rollout.collect(policy)
+    assert rollout.report().notices == []
+
+
+def test_enjoy_shows_held_out_completions(policy: LanguagePolicy) -> None:
+    rows = list(make_rollout().enjoy(policy, prompts=2))
+    assert len(rows) == 2
+    assert all(row["id"].startswith("heldout/") for row in rows)
+    assert set(rows[0]) == {"id", "prompt", "completion", "answer", "rewards"}
+
+
+def test_first_step_refuses_a_random_forward(policy: LanguagePolicy) -> None:
+    batch = make_rollout().collect(policy)
+    noisy = make_policy("gpt2")
+    noisy.model.transformer.drop.p = 0.5
+    with pytest.raises(UserError, match="random or keeps state"):
+        first_step(noisy, batch)
+
+
+def test_first_step_refuses_two_beginning_tokens() -> None:
+    policy = make_policy()
+    policy.codec.tokenizer = make_tokenizer(bos="<begin>")
+    policy.codec.bos_id = 2
+    policy.codec._adds_bos = True
+    batch = make_rollout().collect(policy)
+    assert first_step(policy, batch)["sampler/log_prob_gap_max"] < 1e-4
+    width = batch["prompt_ids"].shape[1]
+    first = width - batch["prompt_length"]
+    batch["prompt_ids"][torch.arange(12), first + 1] = 2
+    with pytest.raises(UserError, match="starts with 2 beginning tokens"):
+        first_step(policy, batch)
+    batch["prompt_ids"][torch.arange(12), first] = 9
+    with pytest.raises(UserError, match="starts with 0 beginning tokens"):
+        first_step(policy, batch)
