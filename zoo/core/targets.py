@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 __all__ = ["Target"]
 
@@ -37,8 +37,8 @@ class Target:
         parameters, buffers = dict(online.named_parameters()), dict(online.named_buffers())
         own_parameters = dict(self.module.named_parameters())
         own_buffers = dict(self.module.named_buffers())
-        self._own = list(own_parameters.values())
-        self._online = [parameters[name] for name in own_parameters]
+        self._own: list[Tensor] = list(own_parameters.values())
+        self._online: list[Tensor] = [parameters[name] for name in own_parameters]
         self._own_buffers = list(own_buffers.values())
         self._online_buffers = [buffers[name] for name in own_buffers]
 

@@ -137,23 +137,21 @@ def cispo(
 
 def clip_fractions(
     log_ratio: Tensor,
+    advantage: Tensor,
     clip_low: float | Tensor,
     clip_high: float | Tensor,
-    advantage: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Where the ratio has left the clip range: 1 or 0 per step, to be averaged over live steps.
+    """Where clipping takes the gradient away: 1 or 0 per step, to be averaged over live steps.
 
-    With the advantage given, only steps whose gradient clipping takes away count: below 1 − ε_low
-    those with a negative advantage, above 1 + ε_high those with a positive one.
+    Below 1 − ε_low it does so only for a negative advantage, above 1 + ε_high only for a positive
+    one; the other two corners of the range are not clipped, whatever the ratio.
 
     Parameters
     ----------
-    log_ratio : Tensor
+    log_ratio, advantage : Tensor
         [B, T] float32.
     clip_low, clip_high : float or Tensor
         ε, not negative.
-    advantage : Tensor, optional
-        [B, T] float32.
 
     Returns
     -------
@@ -161,7 +159,6 @@ def clip_fractions(
         [B, T] float32, detached.
     """
     rho = ratio(log_ratio.detach())
-    low, high = rho < 1 - clip_low, rho > 1 + clip_high
-    if advantage is not None:
-        low, high = low & (advantage < 0), high & (advantage > 0)
+    low = (rho < 1 - clip_low) & (advantage < 0)
+    high = (rho > 1 + clip_high) & (advantage > 0)
     return low.float(), high.float()

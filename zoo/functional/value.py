@@ -63,7 +63,8 @@ def value_loss(
         return error(value)
     if old_value is None:
         raise ValueError("clip needs old_value, the prediction to stay near")
-    near = old_value + (value - old_value).clamp(-clip, clip)
+    limit = torch.as_tensor(clip, device=value.device)
+    near = old_value + (value - old_value).clamp(-limit, limit)
     return torch.maximum(error(value), error(near))
 
 

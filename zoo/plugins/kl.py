@@ -173,12 +173,12 @@ class KL:
     @staticmethod
     def _log_prob(batch: TensorDict, policy: Any) -> Tensor:
         """Return log π as the trainer computes it; kept, for it is the old policy's too."""
-        if policy.sampler_is_exact:
-            return batch["log_prob"]
-        if batch.get("old_log_prob", None) is None:
+        key = "log_prob" if policy.sampler_is_exact else "old_log_prob"
+        if batch.get(key, None) is None:
             with torch.no_grad():
-                batch["old_log_prob"] = policy.log_prob(batch)
-        return batch["old_log_prob"]
+                batch[key] = policy.log_prob(batch)
+        log_prob: Tensor = batch[key]
+        return log_prob
 
     def terms(self, out: Evaluation, batch: TensorDict, update: Update) -> dict[str, Tensor]:
         """Return β·KL per step where the penalty goes into the loss."""
