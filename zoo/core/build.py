@@ -163,12 +163,14 @@ def _text(
 ) -> tuple[Any, Any]:
     from zoo.rollouts.text import TextRollout
 
+    model = config.settings("model")
     if env is None:
         arguments = _as_arguments(config.settings("env"))
+        if "instruction" in arguments and arguments["instruction"] is None:
+            arguments["instruction"] = model.instruct
         env = config.target("env")(**arguments, **({} if rewards is None else {"rewards": rewards}))
     elif rewards is not None:
         raise UserError("rewards= goes with a named environment; your own scores by itself.")
-    model = config.settings("model")
     policy = config.target("model").load(model, critic=cls.needs_critic)
     rollout = TextRollout(
         env,

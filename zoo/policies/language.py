@@ -45,6 +45,8 @@ class LanguageKnobs:
     sampling_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     #: recompute each layer in the backward pass: less memory, a third more time
     gradient_checkpointing: bool = False
+    #: put the environment's answer instruction behind questions, where it doesn't say itself
+    instruct: bool = True
     #: positions whose logits exist at one time
     chunk: int = 1024
 
