@@ -1,6 +1,5 @@
 """Objective terms that every algorithm can carry: entropy, KL, reward scaling."""
 
-from zoo.plugins.build import build_plugins
 from zoo.plugins.entropy import Entropy, EntropyKnobs
 from zoo.plugins.facts import Facts
 from zoo.plugins.kl import KL, KLKnobs
@@ -14,5 +13,4 @@ __all__ = [
     "KLKnobs",
     "RewardScale",
     "RewardScaleKnobs",
-    "build_plugins",
 ]

@@ -209,9 +209,9 @@ class KL:
     def after_update(self, metrics: Mapping[str, float]) -> None:
         """Move an adaptive coefficient by the measured divergence, and an averaged reference."""
         k = self.knobs
-        if k.target is not None:
-            exact = k.estimator == "exact"
-            measured = metrics["kl/reference_exact" if exact else "kl/reference_k1"]
+        exact = k.estimator == "exact"
+        measured = metrics.get("kl/reference_exact" if exact else "kl/reference_k1")
+        if k.target is not None and measured is not None:  # None: a round without a live step
             error = min(max(measured / k.target - 1, -0.2), 0.2)
             self._coefficient *= 1 + error / k.horizon
         if k.reference == "ema" and self._target is not None:
