@@ -4,7 +4,8 @@ The overrides are Hydra's (``group=choice``, ``a.b=value``) and so is the compos
 groups in ``zoo/conf``. Later ones win:
 
     the knobs' dataclass defaults → conf/world/<world> → the chosen algo, env, model, rollout
-    → conf/tuned/<algo>/<world> → …/<env> → …/<env>@<model> → conf/preset/<preset> → your overrides
+    → conf/tuned/<algo>/: <world>, <world>@<model>, <env>, <env>@<model>
+    → conf/preset/<preset> → your overrides
 
 An algorithm, an environment, a model or a rollout is known here only by the ``_target_`` of its
 file; the types and checks of its settings are those of the dataclass it calls ``Knobs``.
@@ -293,7 +294,7 @@ def _loggers(picked: Any) -> list[str]:
 def _tuned(algo: str, world: str, env: str, model: str) -> list[str]:
     """Return the tuned files there are for this run, the most general first."""
     env, model = choices.short_name(env), choices.short_name(model)
-    candidates = (world, env, f"{env}@{model}")
+    candidates = (world, f"{world}@{model}", env, f"{env}@{model}")
     return [n for n in candidates if (choices.CONF / "tuned" / algo / f"{n}.yaml").is_file()]
 
 
