@@ -40,6 +40,10 @@ _SOUND = (
     57, 58, 59, 60, 62, 64, 66, 67, 68, 69, 70, 71, 72, 73, 78, 80, 81, 82, 83, 84, 85, 88, 89, 91,
     92, 93, 94, 95, 96,
 )
+#: Those of two or three short steps.
+_EASY = (
+    6, 10, 14, 16, 20, 26, 31, 34, 39, 43, 45, 48, 54, 55, 57, 58, 62, 69, 70, 72, 78, 82, 95,
+)
 # fmt: on
 
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
@@ -64,36 +68,7 @@ class Level:
 #: ``easy`` is what the shipped tiny model is made for: two or three short steps, numbers up to 300.
 #: ``all`` is every sound template with the numbers that GSM-Symbolic gives it.
 LEVELS: dict[str, Level] = {
-    # fmt: off
-    "easy": Level(
-        templates=(
-            6,
-            10,
-            14,
-            16,
-            20,
-            26,
-            31,
-            34,
-            39,
-            43,
-            45,
-            48,
-            54,
-            55,
-            57,
-            58,
-            62,
-            69,
-            70,
-            72,
-            78,
-            82,
-            95,
-        ),
-        largest=300,
-    ),
-    # fmt: on
+    "easy": Level(templates=_EASY, largest=300),
     "all": Level(templates=_SOUND),
 }
 
