@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -60,6 +61,8 @@ def _run(arguments: list[str]) -> int:
         raise UserError(
             f"unknown command '{name}': there is {', '.join(_COMMANDS)}.{nearest(name, _COMMANDS)}"
         )
+    if not sys.stderr.isatty():  # a log file wants no bars of transformers' and the hub's
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     command = importlib.import_module(f"zoo.cli.{name}")
     parser = Parser(
         prog=f"zoo {name}",
