@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from zoo.core.optimizer import FusedAdamW, clip_gradients
 from zoo.core.protocols import Buffer, Loss, Plugin, Update
 from zoo.core.schedule import schedule
 from zoo.functional.reduce import Denominators, aggregate, denominators
@@ -95,9 +96,11 @@ class Learner:
             decay = 0.0 if plugin else knobs.weight_decay
             options.append({"params": list(parameters), "lr": lr, "weight_decay": decay})
         self._base_lr = [group["lr"] for group in options]
-        self.optimizer = torch.optim.AdamW(
-            options, lr=knobs.lr, betas=tuple(knobs.betas), eps=knobs.adam_eps, fused=True
+        self.optimizer = FusedAdamW(
+            options, lr=knobs.lr, betas=tuple(knobs.betas), eps=knobs.adam_eps
         )
+        self._parameters = [p for group in options for p in group["params"]]
+        self._every_group = frozenset(self._groups)
 
     def learn(self, buffer: Buffer, progress: float = 0.0) -> dict[str, float]:
         """Update on every mini-batch of the buffer; return each figure's mean over them."""
@@ -158,7 +161,7 @@ class Learner:
                 terms.update(plugin.terms(loss.out, part, update))
         objective = functools.reduce(torch.add, terms.values())
         total = aggregate(objective, loss.mask, self.knobs.reduction, whole)
-        if set(loss.groups) >= set(self._groups):
+        if self._every_group.issubset(loss.groups):
             total.backward()
         else:
             moved = [p for name in loss.groups for p in self._groups.get(name, [])]
@@ -175,23 +178,21 @@ class Learner:
                     _add(metrics, name, aggregate(value, loss.mask, "token-mean", whole))
 
     def _step(self) -> Tensor:
-        parameters = [
-            p for g in self.optimizer.param_groups for p in g["params"] if p.grad is not None
-        ]
+        parameters = [p for p in self._parameters if p.grad is not None]
         if dist.is_available() and dist.is_initialized():
             for parameter in parameters:
                 dist.all_reduce(parameter.grad)
         limit = self.knobs.max_grad_norm or float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
+        norm = clip_gradients([p.grad for p in parameters], limit)
         value = float(norm)
         if value > 0.0 and value < float("inf"):
-            self.optimizer.step()
+            self.optimizer.advance()
             self.steps += 1
         elif value != 0.0:  # NaN or infinite: the step would destroy the weights
             self.skipped += 1
         # a gradient of exactly 0 teaches nothing; a step would only follow Adam's old momentum
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm.detach()
+        self.optimizer.clear()
+        return norm
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state and the counters."""
