@@ -185,6 +185,16 @@ def test_coefficient_zero_watches_every_so_often_and_costs_nothing_between():
     assert plugin.reference.forwards == 3
 
 
+def test_a_resumed_run_watches_the_same_rollouts():
+    policy, plugin = TablePolicy(), KL(KLKnobs(monitor_every=3))
+    for _ in range(2):
+        plugin.on_rollout(policy.rollout(), policy)
+    resumed = KL(plugin.knobs)
+    resumed.load_state_dict(plugin.state_dict())
+    watched = [bool(resumed.on_rollout(policy.rollout(), policy)) for _ in range(4)]
+    assert watched == [False, True, False, False]
+
+
 def test_never_watched_means_no_reference_at_all():
     policy, plugin = TablePolicy(), KL(KLKnobs(monitor_every=0))
     assert plugin.on_rollout(policy.rollout(), policy) == {}
