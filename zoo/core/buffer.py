@@ -39,6 +39,10 @@ class RolloutBuffer:
         size = self.minibatch_size or rows
         return self.epochs * max(1, -(-rows // size))
 
+    def __len__(self) -> int:
+        """Return how many mini-batches are waiting."""
+        return 0 if self._batch is None else self.rounds(self._batch.batch_size[0])
+
     def minibatches(self) -> Iterator[TensorDict]:
         """Yield every row once per epoch; rows are shuffled only where there is a choice."""
         batch = self._batch

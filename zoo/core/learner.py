@@ -6,6 +6,7 @@ of the *whole* update (and of all ranks), so that gradients do not depend on how
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from collections.abc import Iterable, Mapping
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from zoo.core.algorithm import Algorithm
 
 __all__ = ["Learner", "OptimizerKnobs"]
+
+#: how many mini-batches of a round, at least, are looked at closely
+_DIAGNOSED = 16
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,16 @@ class Learner:
         self._every_group = frozenset(self._groups)
 
     def learn(self, buffer: Buffer, progress: float = 0.0) -> dict[str, float]:
-        """Update on every mini-batch of the buffer; return each figure's mean over them."""
-        results = [self.update(part, progress) for part in buffer.minibatches()]
+        """Update on every mini-batch of the buffer; return each figure's mean.
+
+        Gradient norms are of all of them; losses and diagnostics of about sixteen, evenly spaced.
+        """
+        # figures that are only logged cost a sixth of a small network's update
+        stride = max(1, len(buffer) // _DIAGNOSED)
+        results = [
+            self.update(part, progress, diagnose=i % stride == 0)
+            for i, part in enumerate(buffer.minibatches())
+        ]
         names = dict.fromkeys(name for result in results for name in result)
         means = {n: torch.stack([r[n] for r in results if n in r]).mean() for n in names}
         metrics = {name: float(value) for name, value in means.items()}
@@ -141,11 +153,11 @@ class Learner:
         metrics["lr"] = torch.tensor(self.optimizer.param_groups[0]["lr"])
         return metrics
 
-    def autocast(self) -> torch.autocast:
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which every forward of this run is computed."""
-        device = next(iter(self._groups["policy"])).device.type
-        enabled = self.knobs.precision == "bfloat16"
-        return torch.autocast(device, torch.bfloat16, enabled=enabled)
+        if self.knobs.precision != "bfloat16":
+            return contextlib.nullcontext()
+        return torch.autocast(self._parameters[0].device.type, torch.bfloat16)
 
     def _backward(
         self,

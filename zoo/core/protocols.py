@@ -204,6 +204,10 @@ class Buffer(Protocol):
         """Add a prepared batch."""
         ...
 
+    def __len__(self) -> int:
+        """How many mini-batches are waiting."""
+        ...
+
     def minibatches(self) -> Iterator[TensorDict]:
         """Yield the mini-batches of one round of updates."""
         ...

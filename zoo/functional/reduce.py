@@ -31,11 +31,14 @@ class Denominators:
         Scalar int64, rows with at least one live step.
     constant : Tensor or None
         Scalar, ``sequences`` × the length limit; None where no limit was given.
+    dense : bool
+        Every step of this rank is live, so that nothing needs to be masked.
     """
 
     tokens: Tensor
     sequences: Tensor
     constant: Tensor | None = None
+    dense: bool = False
 
     def __add__(self, other: Denominators) -> Denominators:
         both = self.constant is not None and other.constant is not None
@@ -43,6 +46,7 @@ class Denominators:
             self.tokens + other.tokens,
             self.sequences + other.sequences,
             self.constant + other.constant if both else None,  # type: ignore[operator]
+            self.dense and other.dense,
         )
 
     def across_ranks(self) -> Denominators:
@@ -57,7 +61,8 @@ class Denominators:
         counts = torch.stack([count.double() for count in counted])
         torch.distributed.all_reduce(counts)
         tokens, sequences, constant = counts.unbind()
-        return Denominators(tokens, sequences, None if self.constant is None else constant)
+        constant_or_none = None if self.constant is None else constant
+        return Denominators(tokens, sequences, constant_or_none, self.dense)
 
 
 def denominators(mask: Tensor, max_length: float | None = None) -> Denominators:
@@ -73,10 +78,9 @@ def denominators(mask: Tensor, max_length: float | None = None) -> Denominators:
     """
     if mask.ndim != 2 or mask.dtype != torch.bool:
         raise ValueError(f"mask must be [B, T] bool, got {tuple(mask.shape)} {mask.dtype}")
-    sequences = mask.any(1).sum()
-    return Denominators(
-        mask.sum(), sequences, None if max_length is None else sequences * max_length
-    )
+    tokens, sequences = mask.sum(), mask.any(1).sum()
+    limit = None if max_length is None else sequences * max_length
+    return Denominators(tokens, sequences, limit, dense=int(tokens) == mask.numel())
 
 
 def aggregate(values: Tensor, mask: Tensor, mode: Mode, denominators: Denominators) -> Tensor:
@@ -108,7 +112,7 @@ def aggregate(values: Tensor, mask: Tensor, mode: Mode, denominators: Denominato
     """
     if values.shape != mask.shape:
         raise ValueError(f"values {tuple(values.shape)} and mask {tuple(mask.shape)} differ")
-    live = values.masked_fill(~mask, 0.0)
+    live = values if denominators.dense else values.masked_fill(~mask, 0.0)
     if mode == "token-mean":
         return live.sum() / denominators.tokens.clamp(min=1)
     if mode == "sequence-mean":

@@ -57,7 +57,7 @@ def value_loss(
     def error(prediction: Tensor) -> Tensor:
         if kind == "huber":
             return F.huber_loss(prediction, target, reduction="none", delta=delta)
-        return 0.5 * (prediction - target).square()
+        return 0.5 * F.mse_loss(prediction, target, reduction="none")
 
     if clip is None:
         return error(value)
