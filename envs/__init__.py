@@ -17,7 +17,7 @@ _WHERE = {
     "make_prompt": "zoo.envs.text",
 }
 
-__all__ = sorted(_WHERE)
+__all__ = [*_WHERE]
 
 
 def __getattr__(name: str) -> Any:

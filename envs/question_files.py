@@ -153,7 +153,7 @@ def _jsonl(where: str, file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _parquet(where: str, file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
-        import pyarrow.parquet as parquet
+        from pyarrow import parquet
     except ImportError as error:
         raise UserError(
             f"{where}: reading {file} needs the package pyarrow: pip install pyarrow,"

@@ -1,4 +1,4 @@
-"""Every task of reasoning-gym by its name (Stojanovski et al., 2025, arXiv:2505.24760).
+r"""Every task of reasoning-gym by its name (Stojanovski et al., 2025, arXiv:2505.24760).
 
 **Splits.** reasoning-gym seeds item *i* with ``seed + i``, so data sets of neighbouring seeds share
 items. Here the seeds of the two splits lie in two separate ranges, each user's seed begins at a
@@ -7,7 +7,7 @@ place of its own, and a training question that is also held out is drawn again.
 **Answers.** The task's own scorer judges the extracted answer, in a process of its own under a
 time limit. Strict takes the last ``<answer>…</answer>``, else what follows the last ``####`` (its
 first line, or everything where the gold answer has several lines). Lenient takes strict's where
-there is one, else the last ``\\boxed{}``, else the last number where the gold answer is one, else
+there is one, else the last ``\boxed{}``, else the last number where the gold answer is one, else
 the last line (everything where the gold answer has several). Three or more different marked
 answers are guessing and score 0.
 
@@ -104,7 +104,7 @@ class ReasoningGym(QuestionEnv):
 
     def __init__(
         self,
-        task: str,
+        task: str | None = None,
         *,
         config: Mapping[str, Any] | None = None,
         level: str = "easy",
@@ -116,6 +116,8 @@ class ReasoningGym(QuestionEnv):
         system: str | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
+        if task is None:
+            raise UserError("reasoning_gym needs the name of a task: env.task=leg_counting")
         if not isinstance(task, str) or task not in tasks():
             raise UserError(
                 f"reasoning-gym has no task {task!r}.{nearest(str(task), tasks())}"
@@ -379,7 +381,7 @@ def _dataset(task: str, settings: Mapping[str, Any], seed: int, size: int) -> An
 
 def _factory() -> Any:
     try:
-        import reasoning_gym.factory as factory
+        from reasoning_gym import factory
     except ImportError as error:
         raise UserError(
             "reasoning tasks need the package reasoning-gym: pip install reasoning-gym"

@@ -281,7 +281,7 @@ def _arguments(
         if parameter.kind is parameter.VAR_POSITIONAL or not needed:
             continue
         if parameter.kind is parameter.POSITIONAL_ONLY or parameter.name not in known:
-            if parameter.name == "limit" and function is overlong or parameter.name == "cache":
+            if function is overlong and parameter.name in ("limit", "cache"):
                 raise UserError(f"{where} needs the option '{parameter.name}', in tokens")
             raise UserError(
                 f"{where}: the function asks for '{parameter.name}', which is not known: it may ask"

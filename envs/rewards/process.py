@@ -34,6 +34,9 @@ KILLS_IN_A_BATCH = 12
 #: What a function prints in one batch is shown up to so many bytes.
 MAX_OUTPUT = 20_000
 MAX_REPLY = 64 * 2**20
+#: Set so that the process finds this package, whatever lies in the present folder. The process
+#: puts them back, for the programs that a reward may start.
+STARTUP_VARIABLES = ("PYTHONPATH", "PYTHONSAFEPATH")
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,7 @@ class RewardProcess:
                 {
                     "function": self._function,
                     "path": sys.path,
+                    "environment": {name: os.environ.get(name) for name in STARTUP_VARIABLES},
                     "batch": self.batch,
                     "timeout_s": self.timeout_s,
                 }
@@ -206,13 +210,14 @@ class _Connection:
 
     def __init__(self) -> None:
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        startup = dict(zip(STARTUP_VARIABLES, (path, "1"), strict=True))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "zoo.envs.rewards.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+            env={**os.environ, **startup},
             start_new_session=True,  # Ctrl-C reaches the parent only
         )
         assert self._process.stdin and self._process.stdout and self._process.stderr

@@ -52,6 +52,10 @@ def main() -> None:
     while (request := _read(requests)) is not None:
         if "function" in request:
             sys.path[:] = request["path"]
+            for name, value in request["environment"].items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
             batch, timeout_s = request["batch"], request["timeout_s"]
             try:
                 function = pickle.loads(request["function"])

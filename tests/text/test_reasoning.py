@@ -163,6 +163,7 @@ def test_gsm_symbolic_by_name_is_scored_by_our_parser() -> None:
     [
         ({"task": "leg_countin"}, "Did you mean 'leg_counting'?"),
         ({"task": 3}, "has no task 3"),
+        ({}, "needs the name of a task"),
         ({"task": "leg_counting", "config": {"max_animal": 3}}, "refuses its config"),
         ({"task": "leg_counting", "config": {"max_animals": -3}}, "refuses its config"),
         ({"task": "composite"}, "refuses its config"),

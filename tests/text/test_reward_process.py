@@ -37,7 +37,7 @@ def same(values: list[float], expected: list[float | None]) -> bool:
 
 
 def test_every_argument_arrives() -> None:
-    def asks(  # noqa: PLR0913
+    def asks(
         completion: str,
         answer: str,
         question: str,
@@ -118,11 +118,11 @@ def test_golden_37_a_hang_is_cut_off_and_the_rest_is_scored() -> None:
             time.sleep(1e6)
         if completion == "compute":
             return float(9**9**9**9)
-        return 1.0
+        return float(ord(completion))
 
     start = time.monotonic()
     scores = score(sleeps, ["a", "sleep", "b", "compute", "c"], timeout_s=0.5)
-    assert same(scores.items["mine"], [1.0, None, 1.0, None, 1.0])
+    assert same(scores.items["mine"], [97.0, None, 98.0, None, 99.0])
     assert scores.failures == {"mine": 2}
     assert [e for e in scores.errors if "timed out" in e] == scores.errors
     assert time.monotonic() - start < 30
@@ -133,7 +133,7 @@ def test_golden_37_a_function_that_always_hangs_is_given_up_for_the_batch() -> N
     scores = score(lambda completion: time.sleep(1e6), ["x"] * 500, timeout_s=0.3)
     assert scores.failures == {"mine": 500}
     assert time.monotonic() - start < 30
-    assert any("not tried" in error for error in scores.errors)
+    assert any("had to be ended 3 times" in error for error in scores.errors)
 
 
 def test_golden_37_a_completion_full_of_powers_hangs_nothing() -> None:
@@ -185,6 +185,20 @@ def test_what_a_function_prints_disturbs_nothing(capsys: pytest.CaptureFixture[s
     scores = score(chats, ["a", "b"])
     assert scores.items["mine"] == [1.0, 1.0]
     assert "[reward mine] hello from a" in capsys.readouterr().err
+
+
+def test_programs_that_a_function_starts_see_the_users_own_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+
+    def looks(completion: str) -> float:
+        assert os.environ["PYTHONPATH"] == "/somewhere"
+        assert "PYTHONSAFEPATH" not in os.environ
+        return 1.0
+
+    assert score(looks, ["a"]).items["mine"] == [1.0]
 
 
 def test_endless_printing_is_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,7 +307,10 @@ def test_an_unguarded_script_is_not_run_again(tmp_path: Path) -> None:
 def test_an_interrupt_in_the_middle_leaves_a_usable_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    item = RewardItem("mine", lambda completion: float(completion))
+    def reads(completion: str) -> float:
+        return float(completion)
+
+    item = RewardItem("mine", reads)
     with QuestionEnv("t", [PROMPT], [PROMPT], rewards=[item]) as env:
 
         def numbers(*values: int) -> list[Completion]:
