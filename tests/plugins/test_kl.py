@@ -183,6 +183,10 @@ def test_coefficient_zero_watches_every_so_often_and_costs_nothing_between():
         assert bool(plugin.figures(out, batch)) is seen[-1]
     assert seen == [True, False, False, True, False, False, True]
     assert plugin.reference.forwards == 3
+    only_watched = KL(KLKnobs(estimator="exact"))
+    only_watched.on_rollout(batch, policy)
+    assert only_watched.reference is not None
+    assert only_watched.exact_reference is None
 
 
 def test_a_resumed_run_watches_the_same_rollouts():

@@ -100,6 +100,9 @@ def test_returns_that_do_not_vary_give_no_scale():
     batch = fragment([[3.0], [3.0]])
     plugin.on_rollout(batch, None)
     assert batch["reward"].tolist() == [[3.0], [3.0]]
+    nearly = RewardScale(RETURN_STD)
+    nearly.on_rollout(fragment([[1.0], [1.00001]]), None)
+    assert nearly.coefficient == 1.0
     plugin.on_rollout(fragment([[0.0]], mask=[[0]]), None)
     assert plugin.coefficient == 1.0
 
