@@ -17,7 +17,7 @@ _WHERE = {
     "make_prompt": "zoo.envs.text",
 }
 
-__all__ = [*_WHERE]
+__all__ = list(_WHERE)
 
 
 def __getattr__(name: str) -> Any:

@@ -31,7 +31,9 @@ def script(page: str) -> str:
 
 
 def test_blocks_keep_their_order_and_line_numbers() -> None:
-    page = "# T\n```python\na = 1\n```\n<!-- not run -->\n```python\nno\n```\n```python\nb = a\n```\n"
+    page = (
+        "# T\n```python\na = 1\n```\n<!-- not run -->\n```python\nno\n```\n```python\nb = a\n```\n"
+    )
     assert script(page).split("\n") == ["", "", "a = 1", *[""] * 6, "b = a", "", "", ""]
 
 
