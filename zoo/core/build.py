@@ -183,7 +183,7 @@ def _text(
 
 
 def _plugins(knobs: Any, cls: Any, rollout: Any) -> list[Any]:
-    """Build every objective term; scaling sees rewards after the KL penalty is in them."""
+    """Build every objective term; the KL penalty is not scaled or clamped with the rewards."""
     from zoo.plugins import KL, Entropy, Facts, RewardScale
 
     facts = Facts(
@@ -195,8 +195,8 @@ def _plugins(knobs: Any, cls: Any, rollout: Any) -> list[Any]:
     )
     return [
         Entropy.build(knobs.entropy, facts),
-        KL.build(knobs.kl, facts),
         RewardScale.build(knobs.reward_scale, facts),
+        KL.build(knobs.kl, facts),
     ]
 
 
