@@ -145,45 +145,31 @@ def compose(overrides: Sequence[str]) -> Config:
     for group, word in (("algo", "algorithm"), ("env", "environment")):
         if picked.get(group) is None:
             more = ", or any Gymnasium id or reasoning-gym task" if group == "env" else ""
-            raise UserError(
-                f"no {word} given: add {group}=NAME, one of"
-                f" {', '.join(choices.named(group))}{more}."
-            )
+            offered = ", ".join(choices.named(group))
+            raise UserError(f"no {word} given: add {group}=NAME, one of {offered}{more}.")
     algo, own = choices.resolve("algo", picked["algo"])
     env, named = choices.resolve("env", picked["env"])
     world = choices.about("env", env)["world"]
     _refuse_unserved(algo, picked["env"], env, world)
+    serves = preset and choices.about("preset", preset)["serves"]
+    if serves and algo not in serves:
+        raise UserError(f"preset={preset} is made for algo={' or '.join(serves)}, not for {algo}.")
     notes = []
-    if "model" not in picked:
-        if world == "text":
-            device = str(dict(values).get("device", "auto"))
-            picked["model"], offered, reason = default_text_model(device)
-            if preset is None and offered and algo in choices.about("preset", offered)["serves"]:
-                preset = offered
-            notes.append(
-                f"model: {picked['model']}"
-                + (f", preset {preset}" if preset else "")
-                + f" ({reason})"
-            )
-        else:
-            picked["model"] = choices.read("world", world)["_choose_"]["model"]
-    picked.setdefault("rollout", choices.read("world", world)["_choose_"]["rollout"])
-    if preset is not None and algo not in choices.about("preset", preset)["serves"]:
-        serves = " and ".join(choices.about("preset", preset)["serves"])
-        raise UserError(f"preset={preset} is made for algo={serves}, not for {algo}.")
+    if world == "text" and "model" not in picked:
+        picked["model"], offered_preset, reason = default_text_model(
+            str(dict(values).get("device", "auto"))
+        )
+        if offered_preset and algo in choices.about("preset", offered_preset)["serves"]:
+            preset = preset or offered_preset
+        chosen = f"{picked['model']}, preset {preset}" if preset else picked["model"]
+        notes.append(f"model: {chosen} ({reason})")
+    picked = {**choices.read("world", world)["_choose_"], **picked}
     model, located = choices.resolve("model", picked["model"])
     rollout, _ = choices.resolve("rollout", picked["rollout"])
-    for group, name in (("model", model), ("rollout", rollout)):
-        if choices.about(group, name)["world"] != world:
-            fitting = [n for n in choices.named(group) if choices.about(group, n)["world"] == world]
-            raise UserError(
-                f"{group}={picked[group]} doesn't go with env={picked['env']}, which is a {world}"
-                f" environment: use {' or '.join(f'{group}={n}' for n in fitting)}."
-            )
-    loggers = _loggers(picked.get("logger"))
     files = {"algo": algo, "env": env, "model": model, "rollout": rollout}
+    _refuse_other_world(picked, files, world)
     tuned = _tuned(algo, world, picked["env"], picked["model"])
-    base = _hydra(files, loggers, world, tuned, preset)
+    base = _hydra(files, _loggers(picked.get("logger")), world, tuned, preset)
     base["algo"].update(own)
     tree = _with_defaults(base)
     for group in _ENTRIES:
@@ -278,6 +264,18 @@ def _refuse_unserved(algo: str, env_name: str, env: str, world: str) -> None:
         raise UserError(
             f"algo={algo} can't train on env={env_name} ({kind}){': ' + why if why else ''}. Use"
             f" {' or '.join(f'algo={n}' for n in others)}."
+        )
+
+
+def _refuse_other_world(picked: Mapping[str, Any], files: Mapping[str, str], world: str) -> None:
+    """Refuse a model or a rollout that the environment can't use."""
+    for group in ("model", "rollout"):
+        if choices.about(group, files[group])["world"] == world:
+            continue
+        fitting = [n for n in choices.named(group) if choices.about(group, n)["world"] == world]
+        raise UserError(
+            f"{group}={picked[group]} doesn't go with env={picked['env']}, which is a {world}"
+            f" environment: use {' or '.join(f'{group}={n}' for n in fitting)}."
         )
 
 

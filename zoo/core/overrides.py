@@ -136,7 +136,7 @@ def _quote(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ",".join(_quote(v) for v in value) + "]"
     text = str(value)
-    if re.fullmatch(r"[A-Za-z_][\w./-]*", text) and text.lower() not in _GRAMMAR_WORDS:
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_./-]*", text) and text.lower() not in _GRAMMAR_WORDS:
         return text
     # Only backslashes in front of a quote are escapes in this grammar.
     escaped = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), text)
