@@ -17,7 +17,12 @@ from torch import Tensor, nn
 
 from zoo.core.protocols import Evaluation
 from zoo.errors import UserError
-from zoo.functional.token_log_prob import OutputHead, statistics_of_logits, token_log_prob
+from zoo.functional.token_log_prob import (
+    OutputHead,
+    TokenStatistics,
+    statistics_of_logits,
+    token_log_prob,
+)
 from zoo.policies.language_batches import cut
 from zoo.policies.layout import TextRows
 from zoo.policies.llama import LlamaForward
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
     from zoo.core.protocols import Policy
 
 __all__ = ["LanguageKnobs", "LanguagePolicy"]
+
+_Forward = LlamaForward | TransformersForward
 
 
 @dataclass(frozen=True)
@@ -156,40 +163,22 @@ class LanguagePolicy(nn.Module):
         Computed in the dtype of the surrounding autocast, else in the weights' own. Positions after
         a row's ``completion_length`` are 0.
         """
-        device = self.device
-        dtype = self.computed_dtype()
-        rows = TextRows.of(batch)
-        with torch.autocast(device.type, enabled=False):
+        rows, dtype = TextRows.of(batch), self.computed_dtype()
+        with torch.autocast(self.device.type, enabled=False):
             forward = self.forward_pass(dtype)
-            hidden = None
-            if forward.plain_head or self.value_head is not None:
-                hidden = forward.hidden(rows)
-            if forward.plain_head and hidden is not None:
-                weight, bias = forward.head()
-                other = None if reference is None else _reference_head(reference, rows, dtype)
-                statistics = token_log_prob(
-                    hidden,
-                    weight,
-                    rows.target,
-                    temperature=self.temperature,
-                    bias=bias,
-                    reference=other,
-                    chunk=self.knobs.chunk,
-                )
-            else:
-                logits = None
-                if reference is not None:
-                    with torch.no_grad():
-                        logits = reference.forward_pass(dtype).logits(rows)  # type: ignore[attr-defined]
-                statistics = statistics_of_logits(
-                    forward.logits(rows),
-                    rows.target,
-                    temperature=self.temperature,
-                    reference=logits,
-                )
+            other = None
+            if reference is not None:
+                other = reference.forward_pass(dtype)  # type: ignore[attr-defined]
             value = None
-            if self.value_head is not None and hidden is not None:
-                value = rows.spread(self.value_head(hidden.float()).squeeze(-1))
+            if isinstance(forward, TransformersForward) and not forward.plain_head:
+                statistics = self._from_logits(forward, rows, other)
+                if self.value_head is not None:
+                    value = self._value(forward.hidden(rows), rows)
+            else:
+                hidden = forward.hidden(rows)
+                statistics = self._from_hidden(forward, hidden, rows, other)
+                if self.value_head is not None:
+                    value = self._value(hidden, rows)
         kl = None if statistics.kl is None else rows.spread(statistics.kl)
         return Evaluation(
             rows.spread(statistics.log_prob), rows.spread(statistics.entropy), value, kl
@@ -212,8 +201,7 @@ class LanguagePolicy(nn.Module):
         def value(part: TensorDict) -> Tensor:
             rows = TextRows.of(part)
             with torch.autocast(self.device.type, enabled=False):
-                hidden = self.forward_pass(dtype).hidden(rows)
-                return rows.spread(self.value_head(hidden.float()).squeeze(-1))
+                return self._value(self.forward_pass(dtype).hidden(rows), rows)
 
         dtype = self.computed_dtype()
         now = self._by_parts(batch, micro_batch_size, value)
@@ -252,7 +240,7 @@ class LanguagePolicy(nn.Module):
             return getattr(torch, self.knobs.sampling_dtype)
         return torch.bfloat16 if _multiplies_bfloat16(self.device) else self._parameter_dtype()
 
-    def forward_pass(self, dtype: torch.dtype) -> LlamaForward | TransformersForward:
+    def forward_pass(self, dtype: torch.dtype) -> _Forward:
         """Return the forward pass in that dtype: our own where it knows the architecture."""
         if self.is_llama:
             return LlamaForward(self.model, dtype, checkpointing=self.knobs.gradient_checkpointing)
@@ -270,6 +258,39 @@ class LanguagePolicy(nn.Module):
             return torch.get_autocast_dtype(kind)
         return self._parameter_dtype()
 
+    def _from_hidden(
+        self, forward: _Forward, hidden: Tensor, rows: TextRows, other: _Forward | None
+    ) -> TokenStatistics:
+        head = None
+        if other is not None:
+            with torch.no_grad():
+                head = OutputHead(other.hidden(rows), *other.head())
+        weight, bias = forward.head()
+        return token_log_prob(
+            hidden,
+            weight,
+            rows.target,
+            temperature=self.temperature,
+            bias=bias,
+            reference=head,
+            chunk=self.knobs.chunk,
+        )
+
+    def _from_logits(
+        self, forward: TransformersForward, rows: TextRows, other: Any
+    ) -> TokenStatistics:
+        logits = None
+        if other is not None:
+            with torch.no_grad():
+                logits = other.logits(rows)
+        return statistics_of_logits(
+            forward.logits(rows), rows.target, temperature=self.temperature, reference=logits
+        )
+
+    def _value(self, hidden: Tensor, rows: TextRows) -> Tensor:
+        assert self.value_head is not None
+        return rows.spread(self.value_head(hidden.float()).squeeze(-1))
+
     def _by_parts(self, batch: TensorDict, size: int, function: Any) -> Tensor:
         token = batch["action"]
         out = torch.zeros(token.shape, device=token.device)
@@ -277,12 +298,6 @@ class LanguagePolicy(nn.Module):
             values = function(part)
             out[index, : values.shape[1]] = values
         return out
-
-
-def _reference_head(reference: Any, rows: TextRows, dtype: torch.dtype) -> OutputHead:
-    with torch.no_grad():
-        forward = reference.forward_pass(dtype)
-        return OutputHead(forward.hidden(rows), *forward.head())
 
 
 def _remove_dropout(model: nn.Module) -> None:

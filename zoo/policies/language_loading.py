@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -70,8 +74,9 @@ def _from_folder(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
+        with _quiet():
+            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"the model folder {path} can't be loaded: {_first_line(error)}") from error
     return model, tokenizer
@@ -80,9 +85,11 @@ def _from_folder(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
 def _from_hub(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    # An unreachable hub is asked once, not for a minute; what was downloaded before still serves.
+    local = not _hub_answers(name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local)
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, local_files_only=local)
     except (OSError, ValueError) as error:
         raise UserError(
             f"'{name}' is no folder here and can't be had from the hub: {_first_line(error)} Give a"
@@ -105,10 +112,11 @@ def _smollm2(dtype: torch.dtype) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=files[0].name)
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, gguf_file=files[0].name, dtype=dtype, **_dequantize()
-        )
+        with _quiet():
+            tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=files[0].name)
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, gguf_file=files[0].name, dtype=dtype, **_dequantize()
+            )
     except ImportError as error:
         raise UserError(
             "model=smollm2-135m is read with the package gguf, which is missing:"
@@ -123,6 +131,35 @@ def _dequantize() -> dict[str, Any]:
     except ImportError:  # before GgufConfig, transformers always unpacked the weights
         return {}
     return {"quantization_config": GgufConfig(dequantize=True)}
+
+
+def _hub_answers(name: str) -> bool:
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    address = f"{constants.ENDPOINT}/{name}/resolve/main/config.json"
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=5):
+            return True
+    except urllib.error.HTTPError:  # an answer too: no such model, or a gated one
+        return True
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers' progress bars off the console for a model that loads in a moment."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _first_line(error: Exception) -> str:

@@ -23,9 +23,9 @@ from torch import Tensor
 
 __all__ = ["Packing", "TextRows", "round_up"]
 
-# Shapes are rounded up to multiples of these: few different shapes keep the allocator and the
-# matrix library's kernel cache small.
-TOKENS, PACKED = 16, 64
+# Shapes are rounded up: few different ones keep the allocator and the matrix library's cache of
+# kernels small, for which a new shape costs as much as two products.
+TOKENS, PACKED = 16, 64  # columns of rectangles; tokens of the stream, at least
 
 
 def round_up(size: int, multiple: int) -> int:
@@ -139,7 +139,7 @@ class Packing:
 
         n_prompt, n_completion = prompt_token.shape[0], completion_token.shape[0]
         used = n_prompt + n_completion
-        total = round_up(used + 1, PACKED)
+        total = round_up(used + 1, max(PACKED, 2 ** (used.bit_length() - 5)))  # at most 6 % more
         filler = prompt_token.new_zeros(total - used)
         place = torch.arange(used, device=device)
         prompts = place.new_full((groups * width,), total - 1)

@@ -169,7 +169,7 @@ class _Attend(torch.autograd.Function):
             causal_mask(length, query.dtype, query.device),
             out=scores[..., width:],
         )
-        if shared_key is not None:
+        if shared_key is not None and shared_mask is not None:
             together = query.reshape(groups * heads, rows * repeats * length, size)
             shared = torch.bmm(together, shared_key.flatten(0, 1).transpose(1, 2))
             torch.add(
@@ -181,7 +181,7 @@ class _Attend(torch.autograd.Function):
         out = torch.bmm(
             probs[..., width:].reshape(groups * heads * rows, repeats * length, length), value
         )
-        if shared_key is not None:
+        if shared_value is not None:
             part = probs[..., :width].reshape(groups * heads, rows * repeats * length, width)
             out = out.view(groups * heads, rows * repeats * length, size)
             out = out.baddbmm_(part, shared_value.flatten(0, 1))
