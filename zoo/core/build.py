@@ -67,6 +67,9 @@ def build(
     buffer = RolloutBuffer(knobs.epochs, knobs.minibatch_size, seed=seed)
     trainer = Trainer(algorithm, rollout, buffer, learner, terms, config.to_dict(), recorder)
     algorithm.trainer = trainer
+    if recorder is not None and recorder.folder is not None:
+        questions = getattr(rollout, "env", None)  # a fallback is recorded as what it is
+        recorder.folder.facts["dataset"] = getattr(questions, "dataset", None)
     return trainer
 
 
