@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from zoo.core.optimizer import FusedAdamW, clip_gradients
+from zoo.core.optimizer import FusedAdamW, gradient_norm
 from zoo.core.protocols import Buffer, Loss, Plugin, Update
 from zoo.core.schedule import schedule
 from zoo.functional.reduce import Denominators, aggregate, denominators
@@ -195,10 +195,10 @@ class Learner:
             for parameter in parameters:
                 dist.all_reduce(parameter.grad)
         limit = self.knobs.max_grad_norm or float("inf")
-        norm = clip_gradients([p.grad for p in parameters], limit)
+        norm = gradient_norm([p.grad for p in parameters])
         value = float(norm)
         if value > 0.0 and value < float("inf"):
-            self.optimizer.advance()
+            self.optimizer.advance(min(1.0, limit / (value + 1e-6)))
             self.steps += 1
         elif value != 0.0:  # NaN or infinite: the step would destroy the weights
             self.skipped += 1

@@ -1,19 +1,21 @@
-"""AdamW and gradient clipping without torch's per-call bookkeeping.
+"""AdamW and the gradient's norm without torch's per-call bookkeeping.
 
-Both compute what :class:`torch.optim.AdamW` (fused) and ``clip_grad_norm_`` compute. On the small
+They compute what :class:`torch.optim.AdamW` (fused) and ``clip_grad_norm_`` compute. On the small
 networks of control tasks those spend nine tenths of their time on hooks, on regrouping tensors by
-device and on rebuilding lists that never change; here the lists are built once.
+device and on rebuilding lists that never change; here the lists are built once, and the factor of
+clipping is applied by the optimizer's own kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["FusedAdamW", "clip_gradients"]
+__all__ = ["FusedAdamW", "gradient_norm"]
 
 
 class FusedAdamW(torch.optim.AdamW):
@@ -29,29 +31,27 @@ class FusedAdamW(torch.optim.AdamW):
 
     def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
         super().__init__(groups, fused=True, **options)
-        self._lists: list[tuple[list[Tensor], ...]] | None = None
+        self._lists: list[_Group] | None = None
 
     @torch.no_grad()
-    def advance(self) -> None:
-        """Take one step; parameters without a gradient stay as they are."""
-        if self._lists is None:
-            self.step()  # lets torch make the state
-            self._lists = self._gathered()
+    def advance(self, shrink: float = 1.0) -> None:
+        """Take one step on ``shrink`` times the gradients; parameters without one stay."""
+        lists = self._lists
+        gradients = [[p.grad for p in own.parameters] for own in lists or ()]
+        if lists is None or any(g is None for group in gradients for g in group):
+            self._step_by_torch(shrink)
             return
-        gradients = [[p.grad for p in lists[0]] for lists in self._lists]
-        if any(g is None for group in gradients for g in group):
-            self.step()
-            return
-        for group, lists, own in zip(self.param_groups, self._lists, gradients, strict=True):
-            parameters, averages, squares, steps = lists
-            torch._foreach_add_(steps, 1)
+        scale = None if shrink == 1.0 else torch.tensor(1.0 / shrink)
+        for own, given in zip(lists, gradients, strict=True):
+            group = own.group
+            own.step += 1
             torch._fused_adamw_(
-                parameters,
-                own,
-                averages,
-                squares,
+                own.parameters,
+                given,
+                own.averages,
+                own.squares,
                 [],
-                steps,
+                own.steps,
                 amsgrad=False,
                 lr=group["lr"],
                 beta1=group["betas"][0],
@@ -59,21 +59,44 @@ class FusedAdamW(torch.optim.AdamW):
                 weight_decay=group["weight_decay"],
                 eps=group["eps"],
                 maximize=False,
+                grad_scale=scale if scale is None else scale.to(own.parameters[0].device),
             )
 
-    def _gathered(self) -> list[tuple[list[Tensor], ...]] | None:
-        """Collect parameters and state by group; None while a parameter has none yet."""
-        names = ("exp_avg", "exp_avg_sq", "step")
+    def _step_by_torch(self, shrink: float) -> None:
+        """Let torch step, which also makes the state; then gather it, where it is all there."""
+        self._separate()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if shrink != 1.0 and parameter.grad is not None:
+                    parameter.grad.mul_(shrink)
+        self.step()
+        self._lists = self._gathered()
+
+    def _gathered(self) -> list[_Group] | None:
+        """Collect parameters and state by group; None while some differ in device or progress."""
         lists = []
         for group in self.param_groups:
             parameters = group["params"]
             plain = all(type(p.data) is Tensor for p in parameters)
-            one_kind = len({(p.device, p.dtype) for p in parameters}) == 1
-            if not (plain and one_kind and all(p in self.state for p in parameters)):
+            alike = len({(p.device, p.dtype) for p in parameters}) == 1
+            if not (plain and alike and all(p in self.state for p in parameters)):
                 return None
-            states = [[self.state[p][name] for p in parameters] for name in names]
-            lists.append((list(parameters), *states))
+            states = [self.state[p] for p in parameters]
+            if len({float(state["step"]) for state in states}) > 1:
+                return None
+            step = states[0]["step"].clone()
+            for state in states:
+                state["step"] = step  # one counter for all, so that one addition moves it
+            averages = [state["exp_avg"] for state in states]
+            squares = [state["exp_avg_sq"] for state in states]
+            lists.append(_Group(group, parameters, averages, squares, step, [step] * len(states)))
         return lists
+
+    def _separate(self) -> None:
+        """Give every parameter a step counter of its own again: torch adds to each of them."""
+        self._lists = None
+        for state in self.state.values():
+            state["step"] = state["step"].clone()
 
     def clear(self) -> None:
         """Forget every gradient."""
@@ -84,28 +107,25 @@ class FusedAdamW(torch.optim.AdamW):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from a ``state_dict``."""
         super().load_state_dict(dict(state_dict))
-        self._lists = self._gathered() if self.state else None
+        self._separate()
+        self._lists = self._gathered()
 
 
-def clip_gradients(gradients: Sequence[Tensor], limit: float) -> Tensor:
-    """Scale gradients in place so that their joint L2 norm is at most ``limit``.
-
-    Parameters
-    ----------
-    gradients : sequence of Tensor
-        Of one or several devices.
-    limit : float
-        Largest norm; infinity only measures.
-
-    Returns
-    -------
-    Tensor
-        Scalar float32, the norm before scaling.
-    """
+def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the joint L2 norm of gradients, which may be on several devices; scalar float32."""
     norms = torch._foreach_norm(list(gradients))
     if len({norm.device for norm in norms}) > 1:
         norms = [norm.to(norms[0].device) for norm in norms]
-    total = torch.linalg.vector_norm(torch.stack(list(norms)))
-    if float(total) > limit:
-        torch._foreach_mul_(list(gradients), limit / (float(total) + 1e-6))
-    return total
+    return torch.linalg.vector_norm(torch.stack(list(norms)))
+
+
+@dataclass
+class _Group:
+    """A parameter group and its state, as the fused kernel takes them."""
+
+    group: dict[str, Any]
+    parameters: list[Tensor]
+    averages: list[Tensor]
+    squares: list[Tensor]
+    step: Tensor
+    steps: list[Tensor]

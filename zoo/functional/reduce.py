@@ -78,9 +78,11 @@ def denominators(mask: Tensor, max_length: float | None = None) -> Denominators:
     """
     if mask.ndim != 2 or mask.dtype != torch.bool:
         raise ValueError(f"mask must be [B, T] bool, got {tuple(mask.shape)} {mask.dtype}")
-    tokens, sequences = mask.sum(), mask.any(1).sum()
+    tokens = mask.sum()
+    dense = mask.numel() > 0 and int(tokens) == mask.numel()
+    sequences = tokens.new_tensor(len(mask)) if dense else mask.any(1).sum()
     limit = None if max_length is None else sequences * max_length
-    return Denominators(tokens, sequences, limit, dense=int(tokens) == mask.numel())
+    return Denominators(tokens, sequences, limit, dense)
 
 
 def aggregate(values: Tensor, mask: Tensor, mode: Mode, denominators: Denominators) -> Tensor:

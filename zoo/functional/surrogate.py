@@ -85,24 +85,25 @@ class _Clipped(torch.autograd.Function):
         clip_high: float | Tensor,
         dual_clip: float | None,
     ) -> Tensor:
-        rho = ratio(log_ratio)
+        held = log_ratio.clamp(-_LARGEST_EXPONENT, _LARGEST_EXPONENT)
+        rho = held.exp()
         gain = rho * advantage
         limited = _within(rho, clip_low, clip_high) * advantage
         loss = torch.minimum(gain, limited).neg_()
-        counts = (gain <= limited) & (log_ratio.abs() <= _LARGEST_EXPONENT)
+        constant = (gain > limited).logical_or_(held != log_ratio)
         if dual_clip is not None:
             bound = -dual_clip * advantage
             bounded = (advantage < 0) & (bound < loss)
-            loss, counts = torch.where(bounded, bound, loss), counts & ~bounded
-        ctx.save_for_backward(gain, counts)
+            loss, constant = torch.where(bounded, bound, loss), constant | bounded
+        # filled, not multiplied: dead steps may hold NaN, and 0·NaN would reach the weights
+        ctx.save_for_backward(gain.masked_fill_(constant, 0.0).neg_())
         return loss
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        gain, counts = ctx.saved_tensors
-        # where, not a product: dead steps may hold NaN, and 0·NaN would reach the weights
-        return torch.where(counts, gain, 0.0).mul_(gradient).neg_(), None, None, None, None
+        (slope,) = ctx.saved_tensors
+        return slope * gradient, None, None, None, None
 
 
 def sequence_log_ratio(log_ratio: Tensor, mask: Tensor) -> Tensor:

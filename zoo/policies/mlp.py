@@ -132,6 +132,11 @@ class MLPPolicy(nn.Module):
         self.policy_layers = self._layers([*branch, self.outputs], head_gain=0.01)
         if self.has_critic:
             self.value_layers = self._layers([*branch, 1], head_gain=1.0)
+        # the same parameters again, where finding them costs nothing
+        self._layers_of = {
+            name: [(layer.weight, layer.bias) for layer in layers]  # type: ignore[union-attr]
+            for name, layers in self.named_children()
+        }
 
     def _layers(self, sizes: Sequence[int], head_gain: float | None = None) -> nn.ModuleList:
         layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
@@ -179,10 +184,10 @@ class MLPPolicy(nn.Module):
     def _networks(self, observation: Tensor, *names: str) -> tuple[Tensor, ...]:
         """Apply the named networks to [B, T, *obs]; [B·T, outputs] of each."""
         x = self.encoder(observation)
-        if len(self.trunk):
-            (x,) = dense(x, [_pairs(self.trunk)], self.config.activation, activate_last=True)
-        layers = [_pairs(getattr(self, name)) for name in names]
-        return dense(x, layers, self.config.activation)
+        layers, activation = self._layers_of, self.config.activation
+        if layers["trunk"]:
+            (x,) = dense(x, [layers["trunk"]], activation, activate_last=True)
+        return dense(x, [layers[name] for name in names], activation)
 
     def evaluate(self, batch: TensorDict, reference: MLPPolicy | None = None) -> Evaluation:
         """Log-probabilities, entropies and values of a batch, with gradients.
@@ -209,31 +214,30 @@ class MLPPolicy(nn.Module):
                 (other,) = reference._networks(observation, "policy_layers")
         if self.discrete:
             log_prob, entropy = self._categorical(outputs, action)
-            kl = None if other is None else divergence.categorical(outputs, other)
+            kl = None if other is None else divergence.categorical(outputs, other)[:, None]
         else:
             log_prob, entropy = self._gaussian(outputs, action)
             kl = None
             if other is not None:
                 assert reference is not None
                 kl = divergence.gaussian(outputs, self.log_std, other, reference.log_std.detach())
-        return Evaluation(
-            log_prob.view(shape),
-            entropy.reshape(shape),
-            values[0].view(shape) if values else None,
-            None if kl is None else kl.view(shape),
-        )
+                kl = kl[:, None]
+        leaves = (log_prob, entropy, values[0] if values else None, kl)
+        if shape[1] == 1:  # single steps have their shape already; a view costs a node
+            return Evaluation(*leaves)
+        return Evaluation(*(None if leaf is None else leaf.reshape(shape) for leaf in leaves))  # type: ignore[arg-type]
 
     def _categorical(self, logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         log_probs = torch.log_softmax(logits, -1)
         index = action.reshape(-1, 1)
         chosen = log_probs.gather(1, index - self.action_start if self.action_start else index)
-        return chosen, -(log_probs.exp() * log_probs).sum(-1)
+        return chosen, -(log_probs.exp() * log_probs).sum(-1, keepdim=True)
 
     def _gaussian(self, mean: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         scaled = (action.reshape(mean.shape) - mean) * torch.exp(-self.log_std)
         normaliser = self.log_std.sum() + self.outputs * _HALF_LOG_2PI
         log_prob = -0.5 * scaled.square().sum(-1) - normaliser
-        return log_prob, (normaliser + 0.5 * self.outputs).expand(len(mean))
+        return log_prob[:, None], (normaliser + 0.5 * self.outputs).expand(len(mean), 1)
 
     @torch.no_grad()
     def log_prob(self, batch: TensorDict) -> Tensor:
@@ -280,7 +284,3 @@ class MLPPolicy(nn.Module):
         """Return a frozen copy of the policy as it stands."""
         twin = copy.deepcopy(self).eval()
         return twin.requires_grad_(False)
-
-
-def _pairs(layers: nn.ModuleList) -> list[tuple[Tensor, Tensor]]:
-    return [(layer.weight, layer.bias) for layer in layers]
