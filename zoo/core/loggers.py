@@ -104,7 +104,7 @@ class Console:
             -math.inf,
             -math.inf,
         )
-        self.evaluation: dict[str, Any] = {}
+        self.latest: dict[str, Any] = {}  # of every figure, the last one that was known
         self.progress = self._bar(done) if self.terminal.is_terminal else None
         self.notice(f"run folder: {folder}")
 
@@ -113,9 +113,9 @@ class Console:
     ) -> None:
         """Show the round, unless the one before it was shown just now."""
         now, done = time.monotonic(), int(metrics.get(self.unit, updates))
-        evaluated = {k: v for k, v in metrics.items() if k.startswith("eval/")}
-        self.evaluation.update(evaluated)
-        line = figures(self.world, {**metrics, **self.evaluation})
+        evaluated = any(key.startswith("eval/") for key in metrics)
+        self.latest.update({k: v for k, v in metrics.items() if v is not None})
+        line = figures(self.world, self.latest)
         if self.progress:
             self.progress.update(self.task, completed=done, figures=line)
         if (
@@ -147,12 +147,18 @@ class Console:
 
     def _bar(self, done: int) -> Any:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
 
+        def fixed(width: int) -> Column:
+            return Column(no_wrap=True, min_width=width)
+
+        rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         bar = Progress(
-            TextColumn("{task.percentage:>3.0f}%"),
-            BarColumn(bar_width=20),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}", markup=False),
+            TextColumn("{task.percentage:>3.0f}%", table_column=fixed(4)),
+            BarColumn(bar_width=12, table_column=fixed(12)),
+            TimeRemainingColumn(compact=True, table_column=fixed(7)),
+            TextColumn("{task.fields[figures]}", markup=False, table_column=rest),
+            expand=True,
             console=self.terminal,
             transient=True,
         )
