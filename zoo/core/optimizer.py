@@ -37,8 +37,9 @@ class FusedAdamW(torch.optim.AdamW):
     def advance(self, shrink: float = 1.0) -> None:
         """Take one step on ``shrink`` times the gradients; parameters without one stay."""
         lists = self._lists
-        gradients = [[p.grad for p in own.parameters] for own in lists or ()]
-        if lists is None or any(g is None for group in gradients for g in group):
+        gradients = [[p.grad for p in own.parameters if p.grad is not None] for own in lists or ()]
+        whole = [len(own.parameters) for own in lists or ()] == [len(given) for given in gradients]
+        if lists is None or not whole:
             self._step_by_torch(shrink)
             return
         scale = None if shrink == 1.0 else torch.tensor(1.0 / shrink)
@@ -113,10 +114,10 @@ class FusedAdamW(torch.optim.AdamW):
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     """Return the joint L2 norm of gradients, which may be on several devices; scalar float32."""
-    norms = torch._foreach_norm(list(gradients))
+    norms = list(torch._foreach_norm(list(gradients)))
     if len({norm.device for norm in norms}) > 1:
         norms = [norm.to(norms[0].device) for norm in norms]
-    return torch.linalg.vector_norm(torch.stack(list(norms)))
+    return torch.linalg.vector_norm(torch.stack(norms))
 
 
 @dataclass

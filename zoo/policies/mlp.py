@@ -107,8 +107,9 @@ class MLPPolicy(nn.Module):
         self.version = 0
         self.encoder = ObservationEncoder(observation_space)
         self.discrete = isinstance(action_space, spaces.Discrete)
+        self.action_shape: tuple[int, ...] = ()
         if isinstance(action_space, spaces.Discrete):
-            self.action_start, self.action_shape = int(action_space.start), ()
+            self.action_start = int(action_space.start)
             self.outputs = int(action_space.n)
         else:
             self.action_start, self.action_shape = 0, tuple(action_space.shape or ())
@@ -133,19 +134,22 @@ class MLPPolicy(nn.Module):
         if self.has_critic:
             self.value_layers = self._layers([*branch, 1], head_gain=1.0)
         # the same parameters again, where finding them costs nothing
-        self._layers_of = {
-            name: [(layer.weight, layer.bias) for layer in layers]  # type: ignore[union-attr]
+        self._layers_of: dict[str, list[tuple[Tensor, Tensor]]] = {
+            name: [(layer.weight, layer.bias) for layer in layers if isinstance(layer, nn.Linear)]
             for name, layers in self.named_children()
+            if isinstance(layers, nn.ModuleList)
         }
 
     def _layers(self, sizes: Sequence[int], head_gain: float | None = None) -> nn.ModuleList:
-        layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(sizes))
-        for i, layer in enumerate(layers):
+        layers = [nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
+        gains = [math.sqrt(2)] * len(layers)
+        if head_gain is not None:
+            gains[-1] = head_gain
+        for layer, gain in zip(layers, gains, strict=True):
             if self.config.orthogonal:
-                last = head_gain is not None and i == len(layers) - 1
-                nn.init.orthogonal_(layer.weight, head_gain if last else math.sqrt(2))
+                nn.init.orthogonal_(layer.weight, gain)
                 nn.init.zeros_(layer.bias)
-        return layers
+        return nn.ModuleList(layers)
 
     # Acting.
 

@@ -64,7 +64,7 @@ class ObservationEncoder:
     """
 
     def __init__(self, space: spaces.Box | spaces.Discrete) -> None:
-        self.shape: tuple[int, ...] = tuple(space.shape)
+        self.shape: tuple[int, ...] = tuple(space.shape or ())
         self.discrete = isinstance(space, spaces.Discrete)
         self.start = int(space.start) if isinstance(space, spaces.Discrete) else 0
         self.size = (
