@@ -104,6 +104,8 @@ class PPO(Algorithm):
             advantage = returns.normalize(advantage, batch["mask"])
         batch["advantage"] = advantage
         self.write_old_log_prob(batch)
+        # What the estimates were made from is not shuffled and cut again for every epoch.
+        batch = batch.exclude("reward", "terminated", "truncated", "next_observation", "next_value")
         return flatten_steps(batch) if self.policy.stepwise else batch
 
     def losses(self, batch: TensorDict, update: Update) -> Iterator[Loss]:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Learner", "OptimizerKnobs"]
 
-#: how many mini-batches of a round, at least, are looked at closely
-_DIAGNOSED = 16
+#: how many mini-batches of a round, at most, are looked at closely
+_DIAGNOSED = 8
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,10 @@ class Learner:
     def learn(self, buffer: Buffer, progress: float = 0.0) -> dict[str, float]:
         """Update on every mini-batch of the buffer; return each figure's mean.
 
-        Gradient norms are of all of them; losses and diagnostics of about sixteen, evenly spaced.
+        Gradient norms are of all of them; losses and diagnostics of up to eight, evenly spaced.
         """
         # figures that are only logged cost a sixth of a small network's update
-        stride = max(1, len(buffer) // _DIAGNOSED)
+        stride = max(1, -(-len(buffer) // _DIAGNOSED))
         with _collector_paused(self.algorithm.policy.stepwise):
             results = [
                 self.update(part, progress, diagnose=i % stride == 0)
