@@ -32,7 +32,7 @@ def test_a_choice_brings_its_class_and_its_dataclass_defaults() -> None:
     composed = compose(CONTROL)
     assert composed.world == "control"
     assert composed.target("algo") is PPO
-    assert composed.knobs.gae_lambda == PPO.Knobs().gae_lambda
+    assert composed.knobs.kl == PPO.Knobs().kl  # no tuned file touches these
     assert composed["env.id"] == "CartPole-v1"
 
 
