@@ -231,3 +231,10 @@ def test_normalizer_keeps_float64_when_the_policy_is_cast() -> None:
     policy.to(torch.float16).to(torch.float32)
     assert policy.normalizer is not None and policy.normalizer.mean.dtype == torch.float64
     assert "normalizer.mean" in policy.state_dict()
+
+
+def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
+    policy = MLPPolicy(BOX, ACTIONS["discrete"])
+    log_prob = policy.evaluate(batch_of(policy)).log_prob.sum()
+    with pytest.raises(RuntimeError, match="differentiable once"):
+        torch.autograd.grad(log_prob, list(policy.policy_layers.parameters()), create_graph=True)

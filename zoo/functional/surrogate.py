@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 __all__ = ["cispo", "clip_fractions", "clipped", "ratio", "sequence_log_ratio"]
 
@@ -100,8 +99,9 @@ class _Clipped(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("the clipped surrogate is differentiable once")
         (slope,) = ctx.saved_tensors
         return slope * gradient, None, None, None, None
 
