@@ -2,14 +2,15 @@
 
 For G completions of one prompt with rewards r_1 … r_G:
 
-    A_i = (r_i − mean(r)) / (std(r) + 1e-4)                  the same for every token of completion i
+    A_i = (r_i − mean(r)) / (std(r) + 1e-4)              the same for every token of completion i
     ρ_it = π(o_it | q, o_i,<t) / π_old(o_it | q, o_i,<t)
-    L = −1/G Σ_i 1/|o_i| Σ_t min(ρ_it A_i, clip(ρ_it, 1 − ε_low, 1 + ε_high) A_i)  +  β KL(π ‖ π_ref)
+    L = −1/G Σ_i 1/|o_i| Σ_t min(ρ_it A_i, clip(ρ_it, 1 − ε_low, 1 + ε_high) A_i) + β KL(π ‖ π_ref)
 
 std has n − 1 in its denominator. What differs from the paper: β defaults to 0 and the divergence
 from the *reference* is monitored; a group whose rewards are all equal gives exactly 0, by max − min
-and not by the rounding residue of its std; such groups still count in the mean over completions. On control
-tasks a group is G trajectories from one seeded reset, r_i its return, and a step is a token.
+and not by the rounding residue of its std; such groups still count in the mean over completions.
+On control tasks a group is G trajectories from one seeded reset, r_i is the return of one, and a
+step is a token.
 """
 
 from __future__ import annotations

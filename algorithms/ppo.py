@@ -116,6 +116,7 @@ class PPO(Algorithm):
         log_ratio = out.log_prob - self.old_log_prob(batch, out)
         low, high = k.clip_low * factor, k.clip_high * factor
         policy = surrogate.clipped(log_ratio, batch["advantage"], low, high)
+        assert out.value is not None  # needs_critic
         value = value_loss(
             out.value, batch["value"], batch["return"], clip=k.value_clip, kind=k.value_loss
         )

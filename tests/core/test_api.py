@@ -13,6 +13,9 @@ import torch
 from zoo.algorithms import GRPO, PPO
 from zoo.cli import main
 from zoo.core import checkpoint
+from zoo.core.build import build
+from zoo.core.config import compose
+from zoo.core.recorder import Recorder
 from zoo.errors import UserError
 
 SMALL = ["rollout.num_envs=4", "rollout.steps=32"]
@@ -120,3 +123,23 @@ def test_loading_as_another_algorithm_names_the_right_one(tmp_path: Path) -> Non
     PPO("CartPole-v1", overrides=SMALL).train(128).save(tmp_path / "a.pt")
     with pytest.raises(UserError, match="use PPO.load"):
         GRPO.load(tmp_path / "a.pt")
+
+
+def test_a_fallback_is_said_before_anything_is_spent_on_it(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Spy:
+        def log(self, update: int, row: dict[str, Any], records: list[Any]) -> None:
+            raise AssertionError("nothing has run yet")
+
+        def notice(self, text: str) -> None:
+            said.append(text)
+
+        def close(self) -> None:
+            pass
+
+    config = compose(["algo=grpo", "env=gsm8k", "model=tiny", "env.heldout_size=8"])
+    trainer = build(config, Recorder(None, [Spy()]))
+    trainer.close()
+    assert len(said) == 1
+    assert "NOT GSM8K" in said[0]

@@ -1,4 +1,4 @@
-"""Golden 14: interrupted at N and resumed in a new process equals the uninterrupted run, bitwise."""
+"""Golden 14: interrupted at N and resumed in a new process equals the whole run, bitwise."""
 
 from __future__ import annotations
 

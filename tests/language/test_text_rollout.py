@@ -213,17 +213,6 @@ def test_long_prompts_are_refused_or_left_out(policy: LanguagePolicy) -> None:
         make_rollout(max_prompt_tokens=2, truncation="filter").collect(policy)
 
 
-def test_notice_of_the_environment_is_said_once(policy: LanguagePolicy) -> None:
-    class Fallback(Sums):
-        notice = "these are made-up sums"
-
-    rollout = make_rollout(Fallback())
-    rollout.collect(policy)
-    assert rollout.report().notices == ["these are made-up sums"]
-    rollout.collect(policy)
-    assert rollout.report().notices == []
-
-
 def test_enjoy_shows_held_out_completions(policy: LanguagePolicy) -> None:
     rows = list(make_rollout().enjoy(policy, prompts=2))
     assert len(rows) == 2

@@ -6,6 +6,7 @@ saving and loading come from here, and do exactly what the command line does.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -86,12 +87,12 @@ class Algorithm:
     ) -> None:
         from zoo.core.build import build_from_arguments
 
-        unknown = [k for k in knobs if k not in self.Knobs.__dataclass_fields__]
-        if unknown:
-            raise UserError(
-                f"{type(self).__name__} has no knob '{unknown[0]}'."
-                + nearest(unknown[0], self.Knobs.__dataclass_fields__)
-            )
+        known = [field.name for field in dataclasses.fields(self.Knobs)]
+        for name in knobs:
+            if name not in known:
+                raise UserError(
+                    f"{type(self).__name__} has no knob '{name}'.{nearest(name, known)}"
+                )
         self.trainer = build_from_arguments(
             self,
             env,

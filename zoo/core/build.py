@@ -67,9 +67,12 @@ def build(
     buffer = RolloutBuffer(knobs.epochs, knobs.minibatch_size, seed=seed)
     trainer = Trainer(algorithm, rollout, buffer, learner, terms, config.to_dict(), recorder)
     algorithm.trainer = trainer
-    if recorder is not None and recorder.folder is not None:
-        questions = getattr(rollout, "env", None)  # a fallback is recorded as what it is
-        recorder.folder.facts["dataset"] = getattr(questions, "dataset", None)
+    if recorder is not None:  # a fallback is said before anything is spent on it, and recorded
+        questions = getattr(rollout, "env", None)
+        if recorder.folder is not None:
+            recorder.folder.facts["dataset"] = getattr(questions, "dataset", None)
+        if getattr(questions, "notice", None):
+            recorder.notice(questions.notice)
     return trainer
 
 
@@ -89,7 +92,11 @@ def build_from_arguments(
 ) -> Trainer:
     """Build what the constructor of an algorithm was asked for; the command line's own path."""
     named = isinstance(env, str)
-    written = {"algo": _algorithm_name(type(algorithm)), "env": env if named else _kind(env), "seed": seed}
+    written = {
+        "algo": _algorithm_name(type(algorithm)),
+        "env": env if named else _kind(env),
+        "seed": seed,
+    }
     given = {"model": model, "device": device, "run_dir": run_dir and str(run_dir)}
     written |= {k: v for k, v in given.items() if v is not None}
     written["logger"] = "none" if logger is None else logger

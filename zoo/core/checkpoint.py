@@ -74,11 +74,16 @@ def load(path: Path | str, device: str | torch.device = "cpu") -> dict[str, Any]
 
 def rng_state() -> dict[str, Any]:
     """Return the states of the global generators (torch, CUDA, NumPy, Python) in plain types."""
-    name, keys, position, has_gauss, cached = np.random.get_state()
+    numpy: dict[str, Any] = dict(np.random.get_state(legacy=False))
     version, internal, gauss = random.getstate()
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
-        "numpy": [str(name), torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached],
+        "numpy": {
+            "key": torch.from_numpy(numpy["state"]["key"].astype(np.int64)),
+            "pos": int(numpy["state"]["pos"]),
+            "has_gauss": int(numpy["has_gauss"]),
+            "gauss": float(numpy["gauss"]),
+        },
         "python": [version, list(internal), gauss],
     }
     if torch.cuda.is_available():
@@ -89,8 +94,9 @@ def rng_state() -> dict[str, Any]:
 def set_rng_state(state: dict[str, Any]) -> None:
     """Put the global generators back to a :func:`rng_state`."""
     torch.set_rng_state(state["torch"].cpu())
-    name, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    numpy = state["numpy"]
+    key = numpy["key"].cpu().numpy().astype(np.uint32)
+    np.random.set_state(("MT19937", key, numpy["pos"], numpy["has_gauss"], numpy["gauss"]))
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     if "cuda" in state and torch.cuda.is_available():

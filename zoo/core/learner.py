@@ -186,8 +186,9 @@ class Learner:
                     value = aggregate(term.detach(), loss.mask, self.knobs.reduction, whole)
                     _add(metrics, f"loss/{name}", value)
                 figures = dict(loss.metrics)
-                for plugin in self.plugins if loss.out is not None else ():
-                    figures.update(plugin.figures(loss.out, part))
+                if loss.out is not None:
+                    for plugin in self.plugins:
+                        figures.update(plugin.figures(loss.out, part))
                 for name, value in figures.items():
                     _add(metrics, name, aggregate(value, loss.mask, "token-mean", whole))
 

@@ -106,7 +106,7 @@ class TextRollout:
         self._stream: PromptStream | None = None
         self._stream_state: Mapping[str, Any] | None = None
         self._encoded: dict[str, tuple[Any, list[Prompt], list[list[int]]]] = {}
-        self._notices: list[str] = [env.notice] if env.notice else []
+        self._notices: list[str] = []
         self._report = Report()
 
     # Training.
