@@ -130,6 +130,13 @@ def test_the_generator_alone_decides(name: str) -> None:
     assert not torch.equal(a.token, sample(policy, seed=4).token)
 
 
+def test_autocast_around_the_rollout_changes_nothing() -> None:
+    policy = make_policy("qwen3")
+    expected = sample(policy)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(sample(policy).log_prob, expected.log_prob)
+
+
 def test_a_row_does_not_depend_on_when_others_end() -> None:
     policy = make_policy("qwen3")
     together = completions(sample(policy, stop_ids={1}))
@@ -171,6 +178,14 @@ def test_inverse_distribution_by_hand() -> None:
     assert token.tolist() == [0, 1, 2, 2]
     expected = [math.log(p) for p in (1 / 6, 1 / 6, 4 / 6, 4 / 6)]
     assert log_prob.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_token_of_probability_zero_is_never_drawn() -> None:
+    logits = torch.tensor([[0.0, 0.5, 0.0, 0.5]]).log().expand(2, 4)
+    uniform = torch.tensor([0.0, 0.5])  # on the edges of what has no width
+    token, log_prob = choose(logits.clone(), SamplingParams(1.0, 1, set()), uniform)
+    assert token.tolist() == [1, 3]
+    assert log_prob.isfinite().all()
 
 
 def test_filters_of_evaluation() -> None:

@@ -150,8 +150,8 @@ class _TokenLogProb(torch.autograd.Function):
             grad_kl = None
         head = OutputHead(hidden, weight.to(hidden.dtype), bias)
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        # Accumulated over the chunks, so in the weight's own precision at least.
-        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        # Accumulated over the chunks, so not in half precision; autograd casts it back.
+        grad_weight = torch.zeros_like(weight, dtype=kl.dtype) if ctx.needs_input_grad[1] else None
         grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
         for rows in _chunks(hidden.shape[0], ctx.chunk):
             log_probs = head.log_softmax(rows, ctx.temperature)

@@ -98,7 +98,7 @@ class LanguagePolicy(nn.Module):
         super().__init__()
         self.knobs = knobs or LanguageKnobs()
         self.model = model
-        self.codec = TextCodec(tokenizer, model.generation_config)
+        self.codec = TextCodec(tokenizer, getattr(model, "generation_config", None))
         self.version = 0
         self.has_critic = critic
         self.is_llama = LlamaForward.supports(model)

@@ -61,7 +61,8 @@ class HFSampler:
             finished=torch.zeros(rows, dtype=torch.bool, device=device),
         )
         together = max(1, self.max_rows // samples_per_prompt)
-        with torch.inference_mode():
+        # An autocast around the rollout would change the dtype that was asked for.
+        with torch.inference_mode(), torch.autocast(device.type, enabled=False):
             decoder = policy.decoder()
             for start in range(0, len(prompts), together):
                 part = prompts[start : start + together]

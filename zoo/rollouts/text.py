@@ -261,7 +261,6 @@ class TextRollout:
         self._stream, self._stream_state = None, state["stream"]
         self.generator.set_state(state["generator"])
         self._groups, self._collected = state["groups"], state["collected"]
-        self._notices = []
 
     def close(self) -> None:
         """End the environment's workers."""
