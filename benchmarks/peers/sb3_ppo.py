@@ -28,12 +28,12 @@ __all__ = ["main"]
 SETTINGS: dict[str, dict[str, Any]] = {
     "tuned": {
         "num_envs": 8,
-        "steps": 64,
+        "steps": 32,
         "minibatch_size": 256,
         "epochs": 10,
         "gamma": 0.98,
         "gae_lambda": 0.8,
-        "lr": 2e-3,
+        "lr": 1e-3,
         "linear": True,
     },
     "rl-zoo": {
