@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zoo.core.optimizer import FusedAdamW, gradient_norm
+from zoo.core.precision import multiplies_bfloat16
 from zoo.core.protocols import Buffer, Loss, Plugin, Update
 from zoo.core.schedule import schedule
 from zoo.functional.reduce import Denominators, aggregate, denominators
@@ -58,8 +59,8 @@ class OptimizerKnobs:
     reduction: Literal["token-mean", "sequence-mean", "constant"] = "token-mean"
     #: rows per forward and backward; None takes a mini-batch at once. Changes memory, not gradients
     micro_batch_size: int | None = None
-    #: float32, or bfloat16 for autocast in the forward
-    precision: Literal["float32", "bfloat16"] = "float32"
+    #: float32; bfloat16 for autocast in the forward; auto takes that where the device has it
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
 
 
 class Learner:
@@ -157,9 +158,10 @@ class Learner:
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which every forward of this run is computed."""
-        if self.knobs.precision != "bfloat16":
+        device, precision = self._parameters[0].device, self.knobs.precision
+        if precision == "float32" or (precision == "auto" and not multiplies_bfloat16(device)):
             return contextlib.nullcontext()
-        return torch.autocast(self._parameters[0].device.type, torch.bfloat16)
+        return torch.autocast(device.type, torch.bfloat16)
 
     def _backward(
         self,

@@ -15,6 +15,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
+from zoo.core.precision import multiplies_bfloat16
 from zoo.core.protocols import Evaluation
 from zoo.errors import UserError
 from zoo.functional.token_log_prob import (
@@ -238,7 +239,7 @@ class LanguagePolicy(nn.Module):
         """Return the dtype that tokens are sampled in."""
         if self.knobs.sampling_dtype != "auto":
             return getattr(torch, self.knobs.sampling_dtype)
-        return torch.bfloat16 if _multiplies_bfloat16(self.device) else self._parameter_dtype()
+        return torch.bfloat16 if multiplies_bfloat16(self.device) else self._parameter_dtype()
 
     def forward_pass(self, dtype: torch.dtype) -> _Forward:
         """Return the forward pass in that dtype: our own where it knows the architecture."""
@@ -307,13 +308,3 @@ def _remove_dropout(model: nn.Module) -> None:
         for name in ("attention_dropout", "dropout", "activation_dropout", "hidden_dropout"):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
-
-
-def _multiplies_bfloat16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported()
-    if device.type != "cpu":
-        return False
-    # Without these instructions bfloat16 is emulated and slower than float32.
-    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, name, lambda: False)() for name in names)
