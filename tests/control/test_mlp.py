@@ -13,6 +13,7 @@ from tensordict import TensorDict
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from zoo.errors import UserError
+from zoo.policies.acting import torch_network
 from zoo.policies.mlp import MLPKnobs, MLPPolicy
 from zoo.policies.normalizer import Normalizer
 from zoo.policies.spaces import ObservationEncoder
@@ -238,3 +239,27 @@ def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
     log_prob = policy.evaluate(batch_of(policy)).log_prob.sum()
     with pytest.raises(RuntimeError, match="differentiable once"):
         torch.autograd.grad(log_prob, list(policy.policy_layers.parameters()), create_graph=True)
+
+
+def test_the_torch_forward_for_other_devices_gives_the_same_outputs() -> None:
+    policy = MLPPolicy(BOX, ACTIONS["continuous"])
+    observation = np.random.default_rng(0).standard_normal((6, 3), np.float32)
+    ours, theirs = np.zeros((6, 2), np.float32), np.zeros((6, 2), np.float32)
+    policy.numpy_network(6)(observation, ours)
+    forward = torch_network(lambda x: network(policy, policy.policy_layers, x), torch.device("cpu"))
+    forward(observation, theirs)
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize("knobs", [{}, {"shared": True}, {"activation": "relu"}])
+def test_autocast_takes_the_ordinary_layers(knobs: dict) -> None:
+    policy = MLPPolicy(BOX, ACTIONS["discrete"], MLPKnobs(**knobs))
+    batch = batch_of(policy)
+    exact = policy.evaluate(batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = policy.evaluate(batch)
+    assert exact.value is not None and rounded.value is not None
+    torch.testing.assert_close(rounded.value.float(), exact.value, rtol=0, atol=0.05)
+    assert not torch.equal(rounded.value.float(), exact.value)
+    rounded.log_prob.sum().backward()
+    assert all(p.grad is not None for p in policy.policy_layers.parameters())

@@ -19,7 +19,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from zoo.policies.mlp import MLPPolicy
 
-__all__ = ["Actor"]
+__all__ = ["Actor", "numpy_layers", "torch_network"]
 
 #: writes the head's outputs for observations [N, *obs] into [N, outputs]
 Network = Callable[[np.ndarray, np.ndarray], None]
