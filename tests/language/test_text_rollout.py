@@ -243,3 +243,30 @@ def test_first_step_refuses_two_beginning_tokens() -> None:
     batch["prompt_ids"][torch.arange(12), first] = 9
     with pytest.raises(UserError, match="starts with 0 beginning tokens"):
         first_step(policy, batch)
+
+
+def test_the_first_round_says_its_invariants_and_what_looks_wrong() -> None:
+    from zoo.rollouts.invariants import said
+
+    class Policy:
+        class codec:  # noqa: N801
+            bos_id = 3
+
+        def computed_dtype(self) -> torch.dtype:
+            return torch.float32
+
+        def sampling_dtype(self) -> torch.dtype:
+            return torch.float32
+
+    good = {
+        "check/ratio_deviation": 0.0,
+        "sampler/log_prob_gap_mean": 1e-6,
+        "sampler/log_prob_gap_max": 1e-5,
+        "group/live_fraction": 0.75,
+    }
+    (only,) = said(Policy(), good)  # type: ignore[arg-type]
+    assert "max |ratio − 1| 0.0e+00" in only and "one BOS" in only and "75%" in only
+    bad = {**good, "sampler/log_prob_gap_mean": 1e-3, "group/live_fraction": 0.05}
+    _, gap, live = said(Policy(), bad)  # type: ignore[arg-type]
+    assert "more than rounding explains in float32" in gap
+    assert "only 5% of the groups" in live

@@ -66,7 +66,7 @@ class Recorder:
     def failed(self, error: BaseException, counters: Mapping[str, Any]) -> None:
         """Keep the traceback of what ended the run, the user's own one where there is one."""
         if self.folder:
-            own = getattr(error, "traceback_text", None)
+            own = getattr(error, "traceback", None)
             self.folder.append_error(own or "".join(traceback.format_exception(error)))
         self.summarise("failed", counters)
 

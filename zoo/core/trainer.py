@@ -82,7 +82,8 @@ class Trainer:
         """Collect one rollout, learn from it, and log what happened."""
         start = time.perf_counter()
         policy, before = self.algorithm.policy, self.done
-        batch = check(self.rollout.collect(policy, budget=self.total - before))
+        with self.learner.autocast():
+            batch = check(self.rollout.collect(policy, budget=self.total - before))
         collected, steps, report = time.perf_counter(), live_steps(batch), self.rollout.report()
         metrics = dict(report.metrics)
         with self.learner.autocast():

@@ -13,12 +13,16 @@ from zoo.errors import UserError
 from zoo.policies.language import LanguagePolicy
 from zoo.policies.layout import TextRows
 
-__all__ = ["first_step"]
+__all__ = ["first_step", "said"]
 
 #: max |ratio − 1| between two forward passes of the same weights, by the dtype they run in: the
 #: parts that a batch is cut into change the order of sums, nothing else may
 _RATIO = {torch.float32: 1e-4, torch.float64: 1e-6}
 _RATIO_HALF = 0.5
+#: mean gap between sampler and trainer, nats per token, that rounding explains
+_GAP = {torch.float32: 1e-4, torch.bfloat16: 0.1}
+#: fraction of groups with unequal rewards below which there is little to learn from
+_LIVE = 0.1
 
 
 def first_step(policy: LanguagePolicy, batch: TensorDict, rows: int = 8) -> dict[str, float]:
@@ -67,6 +71,38 @@ def first_step(policy: LanguagePolicy, batch: TensorDict, rows: int = 8) -> dict
         "sampler/log_prob_gap_mean": float(gap.mean()),
         "sampler/log_prob_gap_max": float(gap.max()),
     }
+
+
+def said(policy: LanguagePolicy, figures: dict[str, float]) -> list[str]:
+    """Put the figures of a first round into sentences; what looks wrong comes with its meaning.
+
+    Parameters
+    ----------
+    figures : dict
+        Of :func:`first_step`, and ``group/live_fraction``.
+    """
+    trainer, sampler = policy.computed_dtype(), policy.sampling_dtype()
+    names = [str(dtype).removeprefix("torch.") for dtype in (sampler, trainer)]
+    mean, largest = (figures[f"sampler/log_prob_gap_{k}"] for k in ("mean", "max"))
+    live = figures["group/live_fraction"]
+    bos = "the tokenizer has no BOS" if policy.codec.bos_id is None else "one BOS per prompt"
+    sentences = [
+        f"first step: max |ratio − 1| {figures['check/ratio_deviation']:.1e}; {bos}; sampler"
+        f" ({names[0]}) and trainer ({names[1]}) differ by {mean:.1e} nats per token, at most"
+        f" {largest:.1e}; {live:.0%} of the groups have unequal rewards."
+    ]
+    if mean > _GAP[torch.float32 if trainer == sampler == torch.float32 else torch.bfloat16]:
+        sentences.append(
+            f"warning: sampler and trainer differ by {mean:.1e} nats per token, more than rounding"
+            f" explains in {' and '.join(dict.fromkeys(names))}: the policy learns from other"
+            " samples than its own. Look at the sampling parameters and dtypes."
+        )
+    if live < _LIVE:
+        sentences.append(
+            f"warning: only {live:.0%} of the groups have unequal rewards, and the others teach"
+            " nothing: the data are too hard or too easy for this model, or the reward never pays."
+        )
+    return sentences
 
 
 def _check_bos(policy: LanguagePolicy, batch: TensorDict) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from zoo.core.protocols import Completion, Prompt, Report, Scores, TextEnv, World
 from zoo.errors import UserError
 from zoo.policies.transformers_forward import left_pad
-from zoo.rollouts.invariants import first_step
+from zoo.rollouts.invariants import first_step, said
 from zoo.rollouts.prompt_stream import PromptStream
 from zoo.rollouts.sampling import Sampler, Samples, SamplingParams, refuse_filters
 from zoo.rollouts.text_evaluation import summary
@@ -134,7 +134,9 @@ class TextRollout:
         metrics["speed/sampled_tokens_per_s"] = tokens / (sampled - start)
         if self._collected == 0:
             metrics |= first_step(policy, batch)
+            self._notices += said(policy, metrics)
         self._collected += 1
+        self._notices += _failed(answered.scores, len(repeated))
         self._report = Report(
             metrics=metrics,
             records=self._records(answered, batch),
@@ -423,6 +425,15 @@ def _metrics(batch: TensorDict, answered: _Answered) -> dict[str, float]:
     for name, count in scores.failures.items():
         metrics[f"reward/failed/{name}"] = float(count)
     return metrics
+
+
+def _failed(scores: Scores, count: int) -> list[str]:
+    return [
+        f"warning: the reward '{name}' failed on {failures} of {count} completions, which are left"
+        " out of training; errors.log has the tracebacks."
+        for name, failures in scores.failures.items()
+        if failures
+    ]
 
 
 def _live_fraction(total: Tensor, group: Tensor) -> float:
