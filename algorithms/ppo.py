@@ -49,7 +49,7 @@ class PPOKnobs(OptimizerKnobs):
     #: upper clip range ε_high
     clip_high: float = 0.2
     #: schedule of both clip ranges over the run
-    clip_schedule: Literal["constant", "linear", "cosine", "warmup-cosine"] = "constant"
+    clip_schedule: Literal["constant", "linear", "cosine"] = "constant"
     #: weight of the value loss
     value_coefficient: float = 0.5
     #: clip range of the value change, max form; None trusts the new value

@@ -143,3 +143,90 @@ def test_a_fallback_is_said_before_anything_is_spent_on_it(tmp_path: Path) -> No
     trainer.close()
     assert len(said) == 1
     assert "NOT GSM8K" in said[0]
+
+
+TINY = ["model=tiny", "env.train_size=6", "env.heldout_size=6", "rollout.prompts=2"]
+TINY += ["rollout.max_new_tokens=8", "eval.at_start=false", "eval.at_end=false"]
+
+
+def has_equals(completion: str) -> float:
+    return float("=" in completion)
+
+
+def test_reward_functions_are_given_as_objects_and_names_are_stored(tmp_path: Path) -> None:
+    agent = GRPO(env="gsm8k", rewards=["accuracy", has_equals], group_size=2, overrides=TINY)
+    agent.train(updates=1)
+    assert {"reward/accuracy", "reward/has_equals"} <= agent.trainer.round().keys()
+    agent.save(tmp_path / "own.pt")
+    agent.close()
+    with pytest.raises(UserError, match=r"give rewards= \(accuracy, has_equals\) again"):
+        GRPO.load(tmp_path / "own.pt")
+
+    named = GRPO(env="gsm8k", rewards=["accuracy", "format"], group_size=2, overrides=TINY)
+    named.train(updates=1).save(tmp_path / "named.pt")
+    named.close()
+    again = GRPO.load(tmp_path / "named.pt")
+    assert "reward/format" in again.trainer.round()
+    again.close()
+
+
+def test_without_a_logger_notices_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    GRPO(env="gsm8k", group_size=2, overrides=TINY).close()
+    assert "NOT GSM8K" in capsys.readouterr().err
+
+
+def test_a_failed_build_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="rewards= is for text"):
+        PPO("CartPole-v1", run_dir=tmp_path / "a", rewards=[len])
+    assert not (tmp_path / "a").exists()
+
+
+def test_plugins_need_names_of_their_own() -> None:
+    class Rollout:
+        name = "rollout"
+
+    with pytest.raises(UserError, match="names of their own"):
+        PPO("CartPole-v1", plugins=[Rollout()])  # type: ignore[list-item]
+
+
+class Interrupter:
+    """Press Ctrl-C, as the command line passes it on, when a round has been logged."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def log(self, update: int, row: dict[str, Any], records: list[Any]) -> None:
+        if update >= self.after:
+            self.trainer.interrupt()
+
+    def notice(self, text: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def interrupted_run(after: int) -> dict[str, Any]:
+    overrides = [*SMALL, "total_steps=512", "eval.at_end=true", "eval.options.episodes=1"]
+    agent = PPO("CartPole-v1", overrides=overrides)
+    spy = Interrupter(after)
+    spy.trainer = agent.trainer
+    agent.trainer.recorder.loggers.append(spy)
+    return agent.trainer.run()
+
+
+def test_an_interrupt_in_the_last_round_still_ends_in_the_final_evaluation() -> None:
+    early, late = interrupted_run(2), interrupted_run(4)
+    assert (early["status"], early["env_steps"], early["eval"]) == ("interrupted", 256, None)
+    assert (late["status"], late["env_steps"]) == ("finished", 512)
+    assert late["eval"]["episodes"] == 1
+
+
+def test_checkpoints_every_zero_seconds_come_every_round(tmp_path: Path) -> None:
+    overrides = [*SMALL, "checkpoint.every_s=0", "eval.at_end=false"]
+    agent = PPO("CartPole-v1", run_dir=tmp_path / "a", overrides=overrides)
+    agent.trainer.total = 256
+    saved: list[int] = []
+    agent.trainer.save = lambda path=None: saved.append(agent.trainer.done)  # type: ignore[method-assign]
+    agent.trainer.run()
+    assert saved == [128, 256, 256]

@@ -15,6 +15,7 @@ from torch import nn
 from zoo.core.algorithm import Algorithm
 from zoo.core.learner import Learner, OptimizerKnobs
 from zoo.core.protocols import Evaluation, Loss, Update
+from zoo.errors import UserError
 
 
 class LinearPolicy(nn.Module):
@@ -193,3 +194,21 @@ def test_the_optimizer_continues_from_its_state() -> None:
     learner.update(batch)
     resumed.update(batch)
     assert torch.equal(one.w, other.w) and resumed.steps == 2
+
+
+def test_the_constant_reduction_needs_a_length_limit() -> None:
+    knobs = Knobs(reduction="constant")
+    with pytest.raises(UserError, match="use token-mean or sequence-mean"):
+        Learner(Squares.bind(knobs, LinearPolicy()), [], knobs)
+
+
+def test_a_loss_with_a_mask_of_its_own_is_refused() -> None:
+    class Masked(Squares):
+        def losses(self, batch: TensorDict, update: Update) -> Iterator[Loss]:
+            for loss in super().losses(batch, update):
+                yield Loss(loss.name, loss.terms, torch.zeros_like(loss.mask), loss.groups)
+
+    knobs = Knobs()
+    learner = Learner(Masked.bind(knobs, LinearPolicy()), [], knobs)
+    with pytest.raises(ValueError, match=r"differs from batch\['mask'\]"):
+        learner.update(make_batch([2], steps=2))

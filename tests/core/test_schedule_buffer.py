@@ -32,6 +32,11 @@ def test_schedule_values(kind: str, progress: float, expected: float) -> None:
     assert schedule(kind, progress) == pytest.approx(expected, abs=1e-12)
 
 
+def test_the_first_round_of_a_warm_up_learns() -> None:
+    assert schedule("warmup-cosine", 0.0, warmup=0.1, share=0.02) == pytest.approx(0.2)
+    assert schedule("warmup-cosine", 0.09, warmup=0.1, share=0.02) == 1.0
+
+
 def test_an_unknown_schedule_names_the_nearest() -> None:
     with pytest.raises(UserError, match="Did you mean 'cosine'"):
         schedule("cosin", 0.5)

@@ -18,6 +18,13 @@ from zoo.errors import UserError
 
 __all__ = ["build", "build_from_arguments", "load"]
 
+#: names in a checkpoint and of parameter groups, which no plugin may have
+_RESERVED = (
+    *("policy", "critic", "learner", "rollout", "buffer", "recorder"),
+    *("config", "counters", "total", "rng"),
+)
+_default_threads: int | None = None
+
 
 def build(
     config: Config,
@@ -62,17 +69,22 @@ def build(
     rollout, policy = world(config, cls, knobs, env, rewards)
     policy.to(torch.device(device))
     terms = [*_plugins(knobs, cls, rollout), *plugins]
+    names = [term.name for term in terms]
+    if len({*names, *_RESERVED}) < len(names) + len(_RESERVED):
+        raise UserError(
+            f"plugins need names of their own (got {', '.join(names)}; taken are"
+            f" {', '.join(_RESERVED)})."
+        )
     algorithm.attach(knobs, policy, terms)
     learner = Learner(algorithm, terms, knobs, max_length=getattr(rollout, "max_length", None))
     buffer = RolloutBuffer(knobs.epochs, knobs.minibatch_size, seed=seed)
     trainer = Trainer(algorithm, rollout, buffer, learner, terms, config.to_dict(), recorder)
     algorithm.trainer = trainer
-    if recorder is not None:  # a fallback is said before anything is spent on it, and recorded
-        questions = getattr(rollout, "env", None)
-        if recorder.folder is not None:
-            recorder.folder.facts["dataset"] = getattr(questions, "dataset", None)
-        if getattr(questions, "notice", None):
-            recorder.notice(questions.notice)
+    questions = getattr(rollout, "env", None)  # of a text run; a fallback is recorded and said now
+    if trainer.recorder.folder is not None:
+        trainer.recorder.folder.facts["dataset"] = getattr(questions, "dataset", None)
+    if getattr(questions, "notice", None):
+        trainer.recorder.notice(questions.notice)
     return trainer
 
 
@@ -102,10 +114,12 @@ def build_from_arguments(
     written["logger"] = "none" if logger is None else logger
     tree = {k: dataclasses.asdict(v) if _is_knobs(v) else v for k, v in knobs.items()}
     config = compose([*as_overrides(written), *as_overrides(tree, "algo."), *overrides])
-    names = [getattr(r, "name", getattr(r, "__name__", str(r))) for r in rewards or ()]
+    items = list(rewards or ())
+    if items and all(isinstance(item, str) for item in items) and "rewards" in config.tree["env"]:
+        config.tree["env"]["rewards"], rewards, items = items, None, []
     config.tree["objects"] = {
         "env": [] if named else [type(env).__name__],
-        "rewards": names,
+        "rewards": [getattr(r, "name", getattr(r, "__name__", str(r))) for r in items],
         "plugins": [plugin.name for plugin in plugins],
     }
     recorder = None
@@ -113,29 +127,39 @@ def build_from_arguments(
         from zoo.core.run_folder import open_recorder
 
         recorder = open_recorder(config)
-    return build(
-        config,
-        recorder,
-        algorithm=algorithm,
-        env=None if named else env,
-        rewards=rewards,
-        plugins=plugins,
-    )
+    own = None if named else env
+    try:
+        return build(
+            config, recorder, algorithm=algorithm, env=own, rewards=rewards, plugins=plugins
+        )
+    except (UserError, KeyboardInterrupt):
+        if recorder is not None:  # nothing was trained, and the next try may use the same name
+            recorder.folder.discard()
+        raise
 
 
-def load(path: str | Path, recorder: Recorder | None = None, **objects: Any) -> Trainer:
+def load(
+    path: str | Path,
+    recorder: Recorder | None = None,
+    *,
+    needed: Sequence[str] = ("env", "rewards", "plugins"),
+    **objects: Any,
+) -> Trainer:
     """Rebuild a run from its folder or from a checkpoint file, ready to continue.
 
-    ``env=``, ``rewards=`` and ``plugins=`` give again the objects that a file can't hold.
+    ``env=``, ``rewards=`` and ``plugins=`` give again the objects that a file can't hold; of those
+    not in ``needed`` the run does without (an evaluation reads no reward items).
     """
     path = Path(path)
     file = path / "checkpoints" / "last.pt" if path.is_dir() else path
     if path.is_dir() and not file.exists():
         raise UserError(f"{path} has no checkpoint to load (expected {file}).")
     state = checkpoint.load(file)
+    if not isinstance(state, dict) or not {"config", "policy", "rng"} <= state.keys():
+        raise UserError(f"{file} is a torch file, but no checkpoint of this library.")
     config = Config.from_dict(state["config"])
     for kind, names in (config.tree.get("objects") or {}).items():
-        if names and not objects.get(kind):
+        if names and kind in needed and not objects.get(kind):
             raise UserError(
                 f"{path} was trained with objects that no file can hold: give {kind}="
                 f" ({', '.join(names)}) again."
@@ -178,7 +202,9 @@ def _text(
         arguments = _as_arguments(config.settings("env"))
         if "instruction" in arguments and arguments["instruction"] is None:
             arguments["instruction"] = model.instruct
-        env = config.target("env")(**arguments, **({} if rewards is None else {"rewards": rewards}))
+        if rewards is not None:
+            arguments["rewards"] = rewards
+        env = config.target("env")(**arguments)
     elif rewards is not None:
         raise UserError("rewards= goes with a named environment; your own scores by itself.")
     policy = config.target("model").load(model, critic=cls.needs_critic)
@@ -238,11 +264,13 @@ def _device(config: Config) -> str:
 
 
 def _threads(config: Config) -> None:
+    """Set torch's CPU threads: as asked, one for small networks, else as they were at the start."""
     import torch
 
-    threads = config["threads"] or (1 if config.world == "control" else None)
-    if threads is not None:
-        torch.set_num_threads(int(threads))
+    global _default_threads  # noqa: PLW0603
+    _default_threads = _default_threads or torch.get_num_threads()
+    chosen = config["threads"] or (1 if config.world == "control" else _default_threads)
+    torch.set_num_threads(int(chosen))
 
 
 def _as_arguments(settings: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from zoo.core.optimizer import FusedAdamW, gradient_norm
 from zoo.core.precision import multiplies_bfloat16
 from zoo.core.protocols import Buffer, Loss, Plugin, Update
 from zoo.core.schedule import schedule
+from zoo.errors import UserError
 from zoo.functional.reduce import Denominators, aggregate, denominators
 
 if TYPE_CHECKING:
@@ -89,6 +90,11 @@ class Learner:
         self.plugins = list(plugins)
         self.knobs = knobs
         self.max_length = max_length
+        if knobs.reduction == "constant" and max_length is None:
+            raise UserError(
+                "algo.reduction=constant divides by the longest length a row can have, which only"
+                " text tasks have a limit for: use token-mean or sequence-mean."
+            )
         self.steps = 0
         self.skipped = 0
         self._groups = dict(algorithm.policy.parameter_groups())
@@ -108,7 +114,7 @@ class Learner:
         self._parameters = [p for group in options for p in group["params"]]
         self._every_group = frozenset(self._groups)
 
-    def learn(self, buffer: Buffer, progress: float = 0.0) -> dict[str, float]:
+    def learn(self, buffer: Buffer, progress: float = 0.0, share: float = 0.0) -> dict[str, float]:
         """Update on every mini-batch of the buffer; return each figure's mean.
 
         Gradient norms are of all of them; losses and diagnostics of up to eight, evenly spaced.
@@ -117,7 +123,7 @@ class Learner:
         stride = max(1, -(-len(buffer) // _DIAGNOSED))
         with _collector_paused(self.algorithm.policy.stepwise):
             results = [
-                self.update(part, progress, diagnose=i % stride == 0)
+                self.update(part, progress, share, diagnose=i % stride == 0)
                 for i, part in enumerate(buffer.minibatches())
             ]
         names = dict.fromkeys(name for result in results for name in result)
@@ -126,11 +132,19 @@ class Learner:
         return {**metrics, "update/skipped": float(self.skipped)}
 
     def update(
-        self, minibatch: TensorDict, progress: float = 0.0, diagnose: bool = True
+        self,
+        minibatch: TensorDict,
+        progress: float = 0.0,
+        share: float = 0.0,
+        diagnose: bool = True,
     ) -> dict[str, Tensor]:
-        """Run every loss of the algorithm on one mini-batch; return its averaged figures."""
+        """Run every loss of the algorithm on one mini-batch; return its averaged figures.
+
+        ``progress`` is the fraction of the budget spent before this round, ``share`` what the
+        round spends of it.
+        """
         update = Update(step=self.steps, progress=progress, diagnose=diagnose)
-        factor = schedule(self.knobs.lr_schedule, progress, self.knobs.warmup)
+        factor = schedule(self.knobs.lr_schedule, progress, self.knobs.warmup, share=share)
         for group, lr in zip(self.optimizer.param_groups, self._base_lr, strict=True):
             group["lr"] = lr * factor
         mask = minibatch["mask"]
@@ -175,6 +189,11 @@ class Learner:
         if loss.out is not None:
             for plugin in self.plugins:
                 terms.update(plugin.terms(loss.out, part, update))
+        if loss.mask is not part["mask"] and not torch.equal(loss.mask, part["mask"]):
+            raise ValueError(
+                f"the mask of the loss '{loss.name}' differs from batch['mask'], by which the"
+                " update's denominators were counted: take steps out in prepare()."
+            )
         objective = functools.reduce(torch.add, terms.values())
         total = aggregate(objective, loss.mask, self.knobs.reduction, whole)
         if self._every_group.issubset(loss.groups):

@@ -28,6 +28,11 @@ class Recorder:
         self.folder, self.loggers = folder, list(loggers)
         self.evaluations: dict[str, Any] = {"first": None, "last": None, "best": None}
 
+    def begin(self, total: int) -> None:
+        """Tell the loggers the budget, which may have grown since they were made."""
+        for logger in self.loggers:
+            logger.total = total
+
     def log(
         self,
         counters: Mapping[str, Any],
@@ -41,17 +46,22 @@ class Recorder:
             self.folder.append_metrics(row)
             if report.records:
                 self.folder.append_records(file, report.records)
-            for text in report.errors:
+        for text in report.errors:
+            if self.folder:
                 self.folder.append_error(text)
+            else:
+                self.notice(text)
         for text in report.notices:
             self.notice(text)
         for logger in self.loggers:
             logger.log(row["updates"], row, report.records)
 
     def notice(self, text: str) -> None:
-        """Say one sentence to the user, now."""
+        """Say one sentence to the user, now: where there is no logger, on standard error."""
         for logger in self.loggers:
             logger.notice(text)
+        if not self.loggers:
+            print(text, file=sys.stderr, flush=True)
 
     def keep(self, result: dict[str, float], counters: Mapping[str, Any], score: str) -> bool:
         """Remember an evaluation as the last one, and whether it is the best so far."""
@@ -65,6 +75,9 @@ class Recorder:
 
     def failed(self, error: BaseException, counters: Mapping[str, Any]) -> None:
         """Keep the traceback of what ended the run, the user's own one where there is one."""
+        if isinstance(error, KeyboardInterrupt):
+            self.summarise("interrupted", counters)
+            return
         if self.folder:
             own = getattr(error, "traceback", None)
             self.folder.append_error(own or "".join(traceback.format_exception(error)))

@@ -11,7 +11,9 @@ __all__ = ["SCHEDULES", "schedule"]
 SCHEDULES = ("constant", "linear", "cosine", "warmup-cosine")
 
 
-def schedule(kind: str, progress: float, warmup: float = 0.1, final: float = 0.0) -> float:
+def schedule(
+    kind: str, progress: float, warmup: float = 0.1, final: float = 0.0, share: float = 0.0
+) -> float:
     """Return the factor on the initial value at a fraction of the run.
 
     Parameters
@@ -25,6 +27,9 @@ def schedule(kind: str, progress: float, warmup: float = 0.1, final: float = 0.0
         Fraction of the run spent warming up; only ``warmup-cosine`` reads it.
     final : float
         Factor at the end of the run.
+    share : float
+        Fraction of the run that the present round spends: a warm-up gives it the factor of its
+        end, or the first round would learn nothing.
 
     Examples
     --------
@@ -38,7 +43,7 @@ def schedule(kind: str, progress: float, warmup: float = 0.1, final: float = 0.0
         return 1.0 - p * (1.0 - final)
     if kind == "warmup-cosine":
         if p < warmup:
-            return p / warmup
+            return min((p + share) / warmup, 1.0)
         p = (p - warmup) / (1.0 - warmup) if warmup < 1.0 else 1.0
     elif kind != "cosine":
         raise UserError(

@@ -60,22 +60,23 @@ class Trainer:
         """Train until the budget is spent; return the summary."""
         evaluation, every = self.config["eval"], self.config["checkpoint"]["every_s"]
         saved, self.interrupted = time.monotonic(), False
+        self.recorder.begin(self.total)
         try:
-            if evaluation["at_start"] and not self.done:
+            if evaluation["at_start"] and self.recorder.evaluations["first"] is None:
                 self.recorder.log(self.counters, self._evaluate())
             while self.done < self.total and not self.interrupted:
                 self.round()
-                if self.recorder.folder and every and time.monotonic() - saved >= every:
+                if self.recorder.folder and every is not None and time.monotonic() - saved >= every:
                     self.save()
                     saved = time.monotonic()
-            if evaluation["at_end"] and not self.interrupted:
+            status = "finished" if self.done >= self.total else "interrupted"
+            if evaluation["at_end"] and status == "finished":
                 self.recorder.log(self.counters, self._evaluate())
             if self.recorder.folder:
                 self.save()
         except BaseException as error:
             self.recorder.failed(error, self.counters)
             raise
-        status = "interrupted" if self.interrupted else "finished"
         return self.recorder.summarise(status, self.counters)
 
     def round(self) -> dict[str, float]:
@@ -92,7 +93,8 @@ class Trainer:
             batch = self.algorithm.prepare(batch)
         self.buffer.extend(batch)
         progress = before / max(self.total, 1)
-        metrics.update(self.learner.learn(self.buffer, progress))
+        share = steps / max(self.total, 1) if self.unit == self.counted else 1 / max(self.total, 1)
+        metrics.update(self.learner.learn(self.buffer, progress, share))
         for plugin in self.plugins:
             plugin.after_update(metrics)
         policy.version = self.learner.steps

@@ -161,7 +161,7 @@ class KL:
         watched = bool(k.monitor_every) and self._rollouts % k.monitor_every == 0
         self._rollouts += 1
         if not watched and (not active or k.estimator == "exact"):
-            return {}
+            return {"kl/coefficient": self._coefficient} if active else {}
         with torch.no_grad():
             batch["ref_log_prob"] = self.reference.log_prob(batch)
         if active and k.where == "reward":
