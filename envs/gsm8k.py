@@ -66,6 +66,7 @@ class GSM8K(QuestionEnv):
         instruction: str | bool | None = None,
         system: str | None = None,
     ) -> None:
+        _check_level("gsm8k", level)
         text = read_instruction(instruction)
         sizes = (
             read_size("gsm8k", "train_size", train_size),
@@ -115,11 +116,7 @@ def gsm_symbolic_prompts(
     """Return both splits of problems made from GSM-Symbolic's templates; they share no numbers."""
     from zoo.envs import gsm_symbolic
 
-    if level not in gsm_symbolic.LEVELS:
-        raise UserError(
-            f"gsm_symbolic: level must be one of {', '.join(gsm_symbolic.LEVELS)}"
-            f" (got {level!r}).{nearest(str(level), gsm_symbolic.LEVELS)}"
-        )
+    _check_level("gsm_symbolic", level)
     seed = read_seed("gsm_symbolic", seed)
 
     def make(split: Any, count: int) -> list[Prompt]:
@@ -140,6 +137,16 @@ def gsm_symbolic_prompts(
         ]
 
     return make("train", train_size or TRAIN_SIZE), make("heldout", heldout_size or HELDOUT_SIZE)
+
+
+def _check_level(where: str, level: Any) -> None:
+    from zoo.envs.gsm_symbolic import LEVELS
+
+    if level not in tuple(LEVELS):
+        raise UserError(
+            f"{where}: level must be one of {', '.join(LEVELS)} (got {level!r})."
+            f"{nearest(str(level), LEVELS)}"
+        )
 
 
 def _prompt(row: Row, id: str, instruction: str | None, system: str | None) -> Prompt:

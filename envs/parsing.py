@@ -29,7 +29,6 @@ __all__ = [
     "marked_number_end",
     "number",
     "only_marked_text",
-    "strict_number",
 ]
 
 #: Longer texts are read from their end only.
@@ -110,12 +109,6 @@ def grade(text: str, gold: str) -> Grade:
     strict = answers[-1] if answers else None
     lenient = strict if strict is not None else _unmarked_number(text)
     return Grade(float(strict == target), float(lenient == target))
-
-
-def strict_number(text: str) -> Fraction | None:
-    """Return the number behind the last ``####``; None without one, or when the text guesses."""
-    answers = _marked_numbers(text[-MAX_CHARACTERS:])
-    return answers[-1] if answers and not _guessing(answers) else None
 
 
 def lenient_number(text: str) -> Fraction | None:

@@ -60,7 +60,6 @@ _HALF = 2**30
 #: So often a held-out question is drawn again.
 _DRAWS = 50
 
-_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _MARKER = re.compile(r"#{4,}")
 _PLAIN_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
 
@@ -126,6 +125,7 @@ class ReasoningGym(QuestionEnv):
         train_size = read_size(task, "train_size", train_size)
         heldout_size = read_size(task, "heldout_size", heldout_size)
         seed = read_seed(task, seed)
+        timeout_s = _read_timeout(task, timeout_s)
         settings = dict(config or {})
         self._scorer: RewardProcess | None = None
         if task == "gsm_symbolic":
@@ -147,7 +147,7 @@ class ReasoningGym(QuestionEnv):
             train = _Train(source, train_size or TRAIN_SIZE, {p.question for p in heldout})
             detail = f", {settings}" if settings else ""
             self._scorer = RewardProcess(
-                "accuracy", _Scorer(task, settings), timeout_s=float(timeout_s)
+                "accuracy", _Scorer(task, settings), timeout_s=timeout_s
             )
             grader = self._grade
         super().__init__(
@@ -218,13 +218,30 @@ def extract(text: str, gold: str) -> tuple[str | None, str | None]:
 
 
 def _marked(text: str, several: bool) -> list[str]:
-    tagged = [match.strip() for match in _TAG.findall(text)] if "</answer>" in text else []
+    tagged = _tagged(text)
     if tagged:
         return tagged
     pieces = [piece.strip() for piece in _MARKER.split(text)[1:]]
     if not several:
         pieces = [piece.partition("\n")[0].strip() for piece in pieces]
     return [piece for piece in pieces if piece]
+
+
+def _tagged(text: str) -> list[str]:
+    """Return what stands between each ``<answer>`` and the next ``</answer>``, in linear time.
+
+    A regular expression looks for the end again from every beginning, which hostile text makes
+    quadratic.
+    """
+    found, position = [], 0
+    while (start := text.find("<answer>", position)) >= 0:
+        start += len("<answer>")
+        end = text.find("</answer>", start)
+        if end < 0:
+            break
+        found.append(text[start:end].strip())
+        position = end + len("</answer>")
+    return found
 
 
 def _unmarked(text: str, gold: str, several: bool) -> str | None:
@@ -377,6 +394,13 @@ def _dataset(task: str, settings: Mapping[str, Any], seed: int, size: int) -> An
             return _factory().create_dataset(task, **{**settings, "seed": seed, "size": size})
     except (AssertionError, TypeError, ValueError, KeyError) as error:
         raise UserError(f"reasoning-gym's {task} refuses its config {settings}: {error}") from error
+
+
+def _read_timeout(task: str, value: Any) -> float:
+    number = not isinstance(value, bool) and isinstance(value, (int, float))
+    if not number or not 0 < value < math.inf:
+        raise UserError(f"{task}: timeout_s must be a number of seconds above 0 (got {value!r})")
+    return float(value)
 
 
 def _factory() -> Any:

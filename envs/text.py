@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal
@@ -46,6 +46,8 @@ class Grades:
 
 
 Grader = Callable[[Sequence[Prompt], Sequence[Completion]], Grades]
+#: (reward, kind of failure, last line) → what errors.log is to hold of it
+_Errors = dict[tuple[str, str, str], str]
 
 
 def grade_answers(prompts: Sequence[Prompt], completions: Sequence[Completion]) -> Grades:
@@ -154,29 +156,22 @@ class QuestionEnv:
         Scores
             An item that raised, hung or returned no finite number is NaN for that completion, and
             so is its total, unless the item's weight is 0. ``accuracy_strict`` and
-            ``accuracy_lenient`` are always among the grades.
+            ``accuracy_lenient`` are always among the grades, NaN where the grader failed.
 
         Raises
         ------
         UserError
             A reward function that can't be loaded in its process; nothing a completion holds.
         """
-        if len(prompts) != len(completions):
-            raise ValueError(f"{len(prompts)} prompts for {len(completions)} completions")
-        grades = self._grader(prompts, completions)
-        scores = Scores(total=[0.0] * len(prompts), items={})
-        errors: dict[tuple[str, str, str], str] = {}
-        if grades.failures:
-            scores.failures["accuracy"] = len(grades.failures)
-            _note(errors, "accuracy", grades.failures.values())
+        grades, scores, errors = self._graded(prompts, completions)
         for item in self.rewards:
             values = self._values(item, prompts, completions, grades)
-            failures = [value for value in values if isinstance(value, Failure)]
             numbers = [math.nan if isinstance(value, Failure) else value for value in values]
             failed = sum(math.isnan(number) for number in numbers)
             if failed:
                 scores.failures[item.name] = failed
-            _note(errors, item.name, failures)
+            failures = {i: value for i, value in enumerate(values) if isinstance(value, Failure)}
+            _note(errors, item.name, failures, prompts)
             scores.items[item.name] = numbers
             if item.weight:
                 scores.total = [
@@ -185,11 +180,18 @@ class QuestionEnv:
                 ]
         if grades.score is not grades.accuracy:
             scores.items.setdefault("score", grades.score["strict"])
-        # A grade is 0 or 1 for whoever averages it; the failure is counted above.
-        scores.grades = {
-            f"accuracy_{grade}": [0.0 if math.isnan(value) else value for value in values]
-            for grade, values in grades.accuracy.items()
-        }
+        scores.errors = list(errors.values())
+        return scores
+
+    def grade(self, prompts: Sequence[Prompt], completions: Sequence[Completion]) -> Scores:
+        """Grade completion i as an answer to prompt i, without the rewards.
+
+        Returns
+        -------
+        Scores
+            Grades, and what the grader failed on; there are no items, and every total is 0.
+        """
+        _, scores, errors = self._graded(prompts, completions)
         scores.errors = list(errors.values())
         return scores
 
@@ -209,6 +211,20 @@ class QuestionEnv:
     ) -> None:
         self.close()
 
+    def _graded(
+        self, prompts: Sequence[Prompt], completions: Sequence[Completion]
+    ) -> tuple[Grades, Scores, _Errors]:
+        if len(prompts) != len(completions):
+            raise ValueError(f"{len(prompts)} prompts for {len(completions)} completions")
+        grades = self._grader(prompts, completions)
+        scores = Scores(total=[0.0] * len(prompts), items={})
+        scores.grades = {f"accuracy_{g}": list(values) for g, values in grades.accuracy.items()}
+        errors: _Errors = {}
+        if grades.failures:
+            scores.failures["accuracy"] = len(grades.failures)
+            _note(errors, "accuracy", grades.failures, prompts)
+        return grades, scores, errors
+
     def _values(
         self,
         item: RewardItem,
@@ -225,13 +241,18 @@ class QuestionEnv:
         return self._processes[item.name].run(calls, [len(prompts)] if item.batch else None)
 
 
-def _note(errors: dict[tuple[str, str, str], str], name: str, failures: Any) -> None:
+def _note(
+    errors: _Errors, name: str, failures: Mapping[int, Failure], prompts: Sequence[Prompt]
+) -> None:
     """Keep the first failure of each kind: same reward, same kind, same last line."""
-    for failure in failures:
+    for index, failure in failures.items():
         last = failure.detail.rstrip().rpartition("\n")[2] if failure.kind != "no number" else ""
         key = (name, failure.kind, last[:80])
         if key not in errors and len(errors) < MAX_ERRORS:
-            errors[key] = f"reward '{name}' ({failure.kind}): {failure.detail}"
+            errors[key] = (
+                f"reward '{name}' on completion {index}, prompt {prompts[index].id}"
+                f" ({failure.kind}): {failure.detail}"
+            )
 
 
 def read_instruction(instruction: str | bool | None, standard: str = INSTRUCTION) -> str | None:

@@ -19,14 +19,12 @@ from zoo.core.protocols import Completion, Prompt
 from zoo.envs.rewards.builtin import BUILTIN, accuracy, overlong, score
 from zoo.errors import UserError, nearest
 
-__all__ = ["RewardItem", "RewardSpec", "read_rewards"]
+__all__ = ["RewardItem", "read_rewards"]
 
 #: What a reward function may ask for by the names of its parameters: one completion at a time…
 SINGLE = ("completion", "answer", "question", "prompt", "token_ids", "finished", "metadata")
 #: … or all of them at once, as lists of equal length.
 BATCH = ("completions", "answers", "questions", "prompts", "token_ids", "finished", "metadata")
-
-RewardSpec = "str | Callable[..., Any] | RewardItem | Mapping[str, Any]"
 
 _FIELDS = ("name", "function", "weight", "timeout_s", "batch")
 

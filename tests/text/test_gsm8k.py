@@ -152,6 +152,12 @@ def test_settings_that_make_no_sense_are_refused(
         GSM8K(**settings)
 
 
+def test_an_unknown_level_is_refused_where_the_real_data_make_it_idle(tmp_path: Path) -> None:
+    write(write(tmp_path, "train.jsonl", GOOD), "test.jsonl", TEST)
+    with pytest.raises(UserError, match=r"gsm8k: level must be .*Did you mean 'easy'"):
+        GSM8K(tmp_path, level="eazy")
+
+
 def test_parquet_is_read_where_pyarrow_is_there_and_explained_where_not(tmp_path: Path) -> None:
     (tmp_path / "train-00000-of-00001.parquet").write_bytes(b"PAR1")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,14 @@ from zoo.errors import UserError
 )
 def test_extraction(text: str, gold: str, strict: str | None, lenient: str | None) -> None:
     assert extract(text, gold) == (strict, lenient)
+
+
+def test_two_hundred_thousand_characters_of_tags_take_bounded_time() -> None:
+    start = time.process_time()
+    text = "</answer>" + "<answer>" * 24_998 + "7"
+    assert extract(text, "7") == (None, "7")
+    assert extract(text + "</answer>", "7")[0] == ("<answer>" * 24_997 + "7")
+    assert time.process_time() - start < 1.0
 
 
 def test_extraction_takes_bounded_time() -> None:
@@ -89,10 +98,12 @@ def test_accuracy_needs_99_percent_and_faults_of_the_scorer_are_counted(
         scores = env.score(prompts, completions)
     raw = [None if math.isnan(v) else v for v in scores.items["score"]]
     assert raw == [0.99, 0.989, None, None, 0.01]
-    assert scores.grades["accuracy_strict"] == [1.0, 0.0, 0.0, 0.0, 0.0]
+    strict = [None if math.isnan(v) else v for v in scores.grades["accuracy_strict"]]
+    assert strict == [1.0, 0.0, None, None, 0.0]
     assert [math.isnan(total) for total in scores.total] == [False, False, True, True, False]
     assert scores.failures == {"accuracy": 2}
     assert len(scores.errors) == 2
+    assert f"on completion 2, prompt {prompts[2].id} (ValueError)" in scores.errors[0]
 
 
 def test_no_question_is_in_both_splits_whatever_the_seeds() -> None:
@@ -169,6 +180,9 @@ def test_gsm_symbolic_by_name_is_scored_by_our_parser() -> None:
         ({"task": "composite"}, "refuses its config"),
         ({"task": "leg_counting", "train_size": 0}, "train_size"),
         ({"task": "leg_counting", "seed": 1.5}, "seed"),
+        ({"task": "leg_counting", "timeout_s": 0}, "timeout_s must be a number of seconds above 0"),
+        ({"task": "leg_counting", "timeout_s": "soon"}, "got 'soon'"),
+        ({"task": "gsm_symbolic", "timeout_s": float("nan")}, "got nan"),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings: dict[str, Any], sentence: str) -> None:

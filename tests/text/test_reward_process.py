@@ -81,7 +81,7 @@ def test_golden_37_a_reward_that_raises_is_counted_and_its_traceback_kept_once()
     assert same(scores.total, [None, 1.0, None, 1.0])
     assert scores.failures == {"mine": 2}
     assert len(scores.errors) == 1
-    assert "reward 'mine' (KeyError)" in scores.errors[0]
+    assert scores.errors[0].startswith("reward 'mine' on completion 0, prompt x (KeyError):")
     assert 'raise KeyError("no such thing")' in scores.errors[0] or "in raises" in scores.errors[0]
 
 

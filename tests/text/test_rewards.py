@@ -103,6 +103,17 @@ def test_grades_are_reported_without_being_rewarded() -> None:
     assert scores.grades["accuracy_lenient"] == [1.0]
 
 
+def test_grading_alone_calls_no_reward() -> None:
+    def costly(completion: str) -> float:
+        raise AssertionError("called")
+
+    with env([accuracy, costly]) as environment:
+        completions = [Completion("#### 18", [1], True), Completion("It is 18", [1], True)]
+        scores = environment.grade([PROMPT] * 2, completions)
+    assert scores.grades == {"accuracy_strict": [1.0, 0.0], "accuracy_lenient": [1.0, 1.0]}
+    assert (scores.items, scores.failures, scores.errors) == ({}, {}, [])
+
+
 def test_the_many_ways_to_name_a_reward(tmp_path: Path) -> None:
     file = tmp_path / "my_rewards.py"
     file.write_text("def polite(completion, *, word='please'):\n    return word in completion\n")

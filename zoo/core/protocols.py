@@ -309,7 +309,8 @@ class Scores:
     failures : dict of str to int
         How many completions each item failed on.
     grades : dict of str to list of float
-        ``accuracy_strict`` and ``accuracy_lenient`` at least, 0 or 1, whether rewarded or not.
+        ``accuracy_strict`` and ``accuracy_lenient`` at least, whether rewarded or not: 0, 1, or NaN
+        where grading failed.
     errors : list of str
         One traceback per kind of failure, for the run folder.
     """
