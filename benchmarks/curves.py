@@ -28,7 +28,7 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 def curve(folder: Path, metric: str, axis: str) -> tuple[list[float], list[float]]:
     """Return where a run measured a figure, and what it was."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").open(encoding="utf-8")]
     found = [(float(r[axis]), float(r[metric])) for r in rows if r.get(metric) is not None]
     return [x for x, _ in found], [y for _, y in found]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -50,8 +51,19 @@ def test_the_default_name_tells_algorithm_and_environment(
 
 
 def test_a_folder_that_holds_something_is_refused(folder: RunFolder) -> None:
+    with pytest.raises(
+        UserError, match="is not empty: delete .*has no checkpoint.*another run_dir"
+    ):
+        RunFolder.create(folder.config)
+    (folder.checkpoints / "last.pt").write_bytes(b"")
     with pytest.raises(UserError, match="is not empty: go on with `zoo train --resume"):
         RunFolder.create(folder.config)
+
+
+def test_a_folder_of_something_else_is_not_offered_for_deletion(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(UserError, match="is not empty: choose another run_dir="):
+        RunFolder.create(compose(["algo=ppo", "env=CartPole-v1", f"run_dir={tmp_path}"]))
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
@@ -98,6 +110,15 @@ def test_resume_drops_rows_past_the_checkpoint_and_a_torn_last_line(folder: RunF
     assert [r["updates"] for r in rows(folder.path / "metrics.jsonl")] == [1, 2, 3]
 
 
+def test_resume_keeps_records_with_separators_that_are_no_newlines(folder: RunFolder) -> None:
+    texts = ["a\u2028b", "a\u2029b", "a\x85b", "a\nb\rc\x0bd\x1ee"]
+    folder.append_metrics({"updates": 1})
+    folder.append_records("completions.jsonl", [{"completion": text} for text in texts])
+    folder.truncate_after(1)
+    lines = (folder.path / "completions.jsonl").read_text("utf-8").split("\n")[:-1]
+    assert [json.loads(line)["completion"] for line in lines] == texts
+
+
 def test_a_whole_last_line_without_its_newline_is_torn_too(folder: RunFolder) -> None:
     (folder.path / "metrics.jsonl").write_text('{"updates": 1}\n{"updates": 2}')
     folder.truncate_after(2)
@@ -126,12 +147,13 @@ def test_a_crash_while_writing_the_summary_leaves_the_old_one(
 ) -> None:
     folder.write_summary({"status": "interrupted"})
 
-    def crash(self: Path, target: Path) -> None:
-        raise RuntimeError("power cut")
+    def crash(source: Path, target: Path) -> None:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", crash)
-    with pytest.raises(RuntimeError):
+    monkeypatch.setattr(os, "replace", crash)
+    with pytest.raises(KeyboardInterrupt):
         folder.write_summary({"status": "finished"})
+    assert not list(folder.path.glob("*.part"))
     assert folder.read_summary()["status"] == "interrupted"
 
 
@@ -150,6 +172,9 @@ def test_a_full_disk_is_a_sentence_that_names_the_valid_checkpoint(
     assert "no space left" in text
     assert f"the last checkpoint, {folder.checkpoints / 'last.pt'}, is valid" in text
     assert f"zoo train --resume {folder.path}" in text
+    (folder.checkpoints / "last.pt").unlink()
+    with pytest.raises(UserError, match=f"nothing is saved.*delete {folder.path}"):
+        folder.append_metrics({"updates": 1})
 
 
 def test_other_disk_errors_are_not_dressed_up(

@@ -35,9 +35,34 @@ def test_a_full_disk_leaves_the_last_checkpoint_valid(
     monkeypatch.setattr(torch, "save", full)
     with pytest.raises(UserError, match="No space left on device.*still valid.*--resume"):
         checkpoint.save({"step": 2}, path)
+    with pytest.raises(UserError, match="there is none before it.*start again"):
+        checkpoint.save({"step": 2}, tmp_path / "first.pt")
     monkeypatch.undo()
     assert checkpoint.load(path) == {"step": 1}
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_ctrl_c_while_saving_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(state: Any, file: Any) -> None:
+        file.write(b"half a checkpoint")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save({"step": 2}, tmp_path / "last.pt")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_other_origin_is_no_run(tmp_path: Path) -> None:
+    for foreign in ({"layer.weight": torch.ones(2)}, [1, 2], {"config": "x"}):
+        torch.save(foreign, tmp_path / "weights.pt")
+        with pytest.raises(UserError, match="weights.pt is no checkpoint of a run"):
+            checkpoint.load_run(tmp_path / "weights.pt")
+    run = {"config": {}, "counters": {}, "policy": {}}
+    checkpoint.save(run, tmp_path / "run.pt")
+    assert checkpoint.load_run(tmp_path / "run.pt") == run
 
 
 def test_missing_and_broken_files_are_the_users_error(tmp_path: Path) -> None:

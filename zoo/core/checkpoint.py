@@ -6,8 +6,6 @@ name holds a complete file or none. It contains tensors and plain Python values 
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from zoo.core.atomic import replacing
 from zoo.errors import UserError
 
-__all__ = ["load", "rng_state", "save", "set_rng_state"]
+__all__ = ["load", "load_run", "rng_state", "save", "set_rng_state"]
 
 
 def save(state: dict[str, Any], path: Path | str) -> None:
@@ -29,29 +28,20 @@ def save(state: dict[str, Any], path: Path | str) -> None:
         Where the disk is full or not writable; what was there before stays valid.
     """
     path = Path(path)
-    part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "wb") as file:
+        with replacing(path) as file:
             torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
     except (OSError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "write" not in str(error).lower():
             raise
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        kept = f"; the one before it, {path}, is still valid" if path.exists() else ""
-        raise UserError(
-            f"could not write the checkpoint {path} ({error}){kept}. Free some space and go on"
-            " with `zoo train --resume`."
-        ) from error
+        kept = "; there is none before it. Free some space and start again."
+        if path.exists():
+            kept = (
+                f"; the one before it, {path}, is still valid. Free some space and go on with"
+                " `zoo train --resume`."
+            )
+        raise UserError(f"could not write the checkpoint {path} ({error}){kept}") from error
 
 
 def load(path: Path | str, device: str | torch.device = "cpu") -> dict[str, Any]:
@@ -69,6 +59,24 @@ def load(path: Path | str, device: str | torch.device = "cpu") -> dict[str, Any]
         state = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
         raise UserError(f"{path} is not a readable checkpoint ({type(error).__name__}).") from error
+    return state
+
+
+def load_run(path: Path | str) -> dict[str, Any]:
+    """Read a run's checkpoint; files of other origin, such as bare weights, are refused.
+
+    Raises
+    ------
+    UserError
+        Where the file is missing, no checkpoint, or not one of a run.
+    """
+    state = load(path)
+    needed = ("config", "counters", "policy")
+    if not isinstance(state, dict) or not all(isinstance(state.get(k), dict) for k in needed):
+        raise UserError(
+            f"{path} is no checkpoint of a run: it lacks {', '.join(needed)}. Give a run folder, or"
+            " a file of its checkpoints/."
+        )
     return state
 
 

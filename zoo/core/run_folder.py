@@ -16,6 +16,7 @@ import json
 import math
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import time
@@ -26,12 +27,13 @@ from typing import Any
 
 import yaml
 
+from zoo.core.atomic import replacing
 from zoo.core.choices import short_name
 from zoo.core.config import Config
 from zoo.core.recorder import Recorder
 from zoo.errors import UserError
 
-__all__ = ["RunFolder", "open_recorder"]
+__all__ = ["RunFolder", "finite", "open_recorder"]
 
 _PACKAGES = ("torch", "tensordict", "numpy", "gymnasium", "transformers", "reasoning-gym", "vllm")
 _ROWS = ("metrics.jsonl", "episodes.jsonl", "completions.jsonl")
@@ -75,9 +77,9 @@ class RunFolder:
         try:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
+                old = f"{_advice(path)}, or " if (path / "config.yaml").exists() else ""
                 raise UserError(
-                    f"the run folder {path} is not empty: go on with `zoo train --resume {path}`,"
-                    " or choose another run_dir=."
+                    f"the run folder {path} is not empty: {old}choose another run_dir=."
                 )
             folder = cls(path, config)
             folder.checkpoints.mkdir()
@@ -131,7 +133,7 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Write summary.json in one go and return what it holds."""
-        whole: dict[str, Any] = _finite({"run_dir": str(self.path), **self.facts, **summary})
+        whole: dict[str, Any] = finite({"run_dir": str(self.path), **self.facts, **summary})
         with self._writing("summary.json"):
             _write(self.path / "summary.json", json.dumps(whole, indent=2, ensure_ascii=False))
         return whole
@@ -152,18 +154,20 @@ class RunFolder:
             if not file.is_file():
                 continue
             kept = []
-            for line in file.read_text("utf-8", errors="replace").splitlines(keepends=True):
+            # str.splitlines also cuts at separators that JSON leaves as they are, U+2028 for one;
+            # what follows the last newline was being written when the process ended.
+            for line in file.read_text("utf-8", errors="replace").split("\n")[:-1]:
                 try:
                     row = json.loads(line)
                 except json.JSONDecodeError:
-                    continue  # the process ended in the middle of this line
-                if line.endswith("\n") and row.get("updates", 0) <= updates:
-                    kept.append(line)
+                    continue
+                if row.get("updates", 0) <= updates:
+                    kept.append(f"{line}\n")
             with self._writing(name):
                 _write(file, "".join(kept))
 
     def _append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        text = "".join(json.dumps(_finite(row), ensure_ascii=False) + "\n" for row in rows)
+        text = "".join(json.dumps(finite(row), ensure_ascii=False) + "\n" for row in rows)
         with self._writing(name), (self.path / name).open("a", encoding="utf-8") as file:
             file.write(text)
 
@@ -179,8 +183,8 @@ class RunFolder:
                 f"the last checkpoint, {last}, is valid" if last.exists() else "nothing is saved"
             )
             raise UserError(
-                f"no space left on the disk for {self.path / name}; {state}. Free some space and go"
-                f" on with `zoo train --resume {self.path}`."
+                f"no space left on the disk for {self.path / name}; {state}. Free some space, then"
+                f" {_advice(self.path)}."
             ) from error
 
 
@@ -213,26 +217,28 @@ def _fresh_name(config: Config) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file so that its name holds the old content or the whole new one at any moment."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    with replacing(path) as file:
+        file.write(text.encode("utf-8"))
 
 
-def _finite(value: Any) -> Any:
+def _advice(path: Path) -> str:
+    """Say what can be done with a folder that holds something: there may be nothing to resume."""
+    if (path / "checkpoints" / "last.pt").exists():
+        return f"go on with `zoo train --resume {shlex.quote(str(path))}`"
+    return f"delete {path}, which has no checkpoint to go on from, and start again"
+
+
+def finite(value: Any) -> Any:
     """Return plain JSON values: NaN and infinity are null, NumPy scalars and tensors numbers."""
     if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in value.items()}
+        return {str(k): finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [finite(v) for v in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int | bool):
         return value
-    return _finite(value.tolist()) if hasattr(value, "tolist") else str(value)
+    return finite(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
 def _made_with() -> dict[str, Any]:
