@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,56 @@ def test_a_dead_worker_process_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RolloutError, match="process of environment"):
         made.collect(policy)
     made.close()
+
+
+def test_ctrl_c_reaches_the_workers_and_leaves_them_alive() -> None:
+    made, policy = rollout(num_envs=2, steps=5, vector="async")
+    made.collect(policy)
+    for process in made.envs.vector.processes:  # type: ignore[attr-defined]
+        os.kill(process.pid, signal.SIGINT)
+    assert made.collect(policy)["mask"].all()
+    made.close()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # here it still counts
+
+
+@pytest.mark.parametrize("way", [{}, {"autoreset": "next_step"}, {"vector": "async"}])
+def test_a_factory_that_raises_is_named_with_its_traceback(way: dict[str, Any]) -> None:
+    def broken() -> gymnasium.Env[Any, Any]:
+        raise ZeroDivisionError("no wheel")
+
+    with pytest.raises(
+        RolloutError, match="Environment 0 could not be made: ZeroDiv.*no wheel"
+    ) as e:
+        GymnasiumRollout(broken, num_envs=2, **way)
+    assert e.value.index == 0 and "in broken" in e.value.traceback
+
+
+def test_a_factory_that_ends_its_worker_is_a_sentence() -> None:
+    trainer = os.getpid()
+
+    def dies() -> Counter:
+        if os.getpid() != trainer:
+            os._exit(3)
+        return Counter()
+
+    with pytest.raises(RolloutError, match="died while it was made.*rollout.vector=sync"):
+        GymnasiumRollout(dies, num_envs=2, vector="async")
+
+
+@pytest.mark.parametrize("group_size", [None, 2])
+def test_a_batch_goes_where_the_policy_is(group_size: int | None) -> None:
+    class Elsewhere(MLPPolicy):
+        @property
+        def device(self) -> torch.device:
+            return torch.device("meta")
+
+        def numpy_network(self, num_envs: int) -> Any:
+            return lambda observation, outputs: None
+
+    made, policy = rollout(num_envs=2, steps=5, group_size=group_size)
+    assert made.collect(policy)["reward"].device.type == "cpu"
+    batch = made.collect(Elsewhere(made.observation_space, made.action_space, policy.config))
+    assert {leaf.device.type for leaf in batch.values()} == {"meta"}
 
 
 def test_values_that_are_not_finite_are_refused() -> None:

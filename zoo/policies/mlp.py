@@ -151,6 +151,11 @@ class MLPPolicy(nn.Module):
                 nn.init.zeros_(layer.bias)
         return nn.ModuleList(layers)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are, and where batches belong."""
+        return self.policy_layers[-1].weight.device  # type: ignore[return-value]
+
     # Acting.
 
     def actor(self, num_envs: int, steps: int = 1, rng: np.random.Generator | None = None) -> Actor:
@@ -175,9 +180,8 @@ class MLPPolicy(nn.Module):
     def numpy_network(self, num_envs: int) -> Network:
         """Return the actor's forward from NumPy to NumPy, on the device of the parameters."""
         layers = [*self.trunk, *self.policy_layers]
-        device = layers[0].weight.device
-        if device.type != "cpu":
-            return torch_network(lambda x: self._networks(x, "policy_layers")[0], device)
+        if self.device.type != "cpu":
+            return torch_network(lambda x: self._networks(x, "policy_layers")[0], self.device)
         pairs = [(layer.weight, layer.bias) for layer in layers]
         forward = numpy_layers(pairs, self.config.activation, num_envs)
         encode = self.encoder.numpy

@@ -178,7 +178,7 @@ class GymnasiumRollout:
         mask = np.ones(log_prob.shape, bool)
         self._account(track, batch, mask)
         self._observation = track.raw[track.steps].copy()
-        return self._tensordict(batch, log_prob, mask, np.arange(self.num_envs), policy.version)
+        return self._tensordict(batch, log_prob, mask, np.arange(self.num_envs), policy)
 
     def _begin(self, policy: MLPPolicy) -> None:
         self.envs.reset(self._observation)
@@ -220,7 +220,7 @@ class GymnasiumRollout:
         log_prob = np.concatenate(log_probs).swapaxes(0, 1) * mask
         self._account(track, batch, mask)
         return self._tensordict(
-            batch, log_prob, mask, first + np.arange(self.num_envs) // size, policy.version
+            batch, log_prob, mask, first + np.arange(self.num_envs) // size, policy
         )
 
     def _tensordict(
@@ -229,17 +229,18 @@ class GymnasiumRollout:
         log_prob: np.ndarray,
         mask: np.ndarray,
         group: np.ndarray,
-        version: int,
+        policy: MLPPolicy,
     ) -> TensorDict:
         leaves = {
             **batch,
             "log_prob": np.ascontiguousarray(log_prob),
             "mask": mask,
             "group": group.astype(np.int64),
-            "version": np.full(self.num_envs, version, np.int64),
+            "version": np.full(self.num_envs, policy.version, np.int64),
         }
         tensors = {key: torch.from_numpy(leaf) for key, leaf in leaves.items()}
-        return TensorDict(tensors, batch_size=[self.num_envs])
+        gathered = TensorDict(tensors, batch_size=[self.num_envs])
+        return gathered if policy.device.type == "cpu" else gathered.to(policy.device)
 
     def _account(self, track: Track, batch: dict[str, np.ndarray], mask: np.ndarray) -> None:
         """Find finished episodes, count steps, and remember the actions of the running ones."""

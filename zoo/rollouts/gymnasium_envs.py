@@ -8,6 +8,8 @@ over separately and the environment stands at the first observation of the next 
 
 from __future__ import annotations
 
+import os
+import signal
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -225,7 +227,7 @@ class LocalEnvs:
         self, make: EnvFactory, num_envs: int, seeds: EpisodeSeeds, park: bool = False
     ) -> None:
         self.num_envs, self.park = num_envs, park
-        self.envs = [EpisodeEnv(make, seeds, i, park) for i in range(num_envs)]
+        self.envs = [_made(make, seeds, i, park) for i in range(num_envs)]
         self._steps = [env.env.step for env in self.envs]  # past the wrapper: it only resets
         self.observation_space = self.envs[0].observation_space
         self.action_space = self.envs[0].action_space
@@ -324,7 +326,14 @@ class VectorEnvs:
         factories = [_Factory(make, seeds, i, park) for i in range(num_envs)]
         self.vector: AsyncVectorEnv | SyncVectorEnv
         if processes:
-            self.vector = AsyncVectorEnv(factories, copy=False, autoreset_mode=mode)
+            try:
+                self.vector = AsyncVectorEnv(factories, copy=False, autoreset_mode=mode)
+            except (EOFError, OSError) as error:
+                raise RolloutError(
+                    "The process of an environment died while it was made; its own output says why."
+                    " Try rollout.vector=sync to see the error in this process.",
+                    traceback=traceback.format_exc(),
+                ) from error
         else:
             self.vector = SyncVectorEnv(factories, copy=False, autoreset_mode=mode)
         self.observation_space = self.vector.single_observation_space
@@ -408,11 +417,28 @@ class _Factory:
 
     def __init__(self, make: EnvFactory, seeds: EpisodeSeeds, index: int, park: bool) -> None:
         self.make, self.seeds, self.index, self.park = make, seeds, index, park
+        self._trainer = os.getpid()
 
     def __call__(self) -> EpisodeEnv:
-        return EpisodeEnv(self.make, self.seeds, self.index, self.park, carry_errors=True)
+        if os.getpid() != self._trainer:
+            # Ctrl-C reaches every process of the terminal; the trainer finishes its round and
+            # saves, for which it needs its workers, and ends them itself.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return _made(self.make, self.seeds, self.index, self.park, carry_errors=True)
 
 
-def _raised(index: int, error: Exception) -> RolloutError:
-    message = f"Environment {index} raised {type(error).__name__}: {error}"
+def _made(
+    make: EnvFactory, seeds: EpisodeSeeds, index: int, park: bool, carry_errors: bool = False
+) -> EpisodeEnv:
+    """Make an environment; what the user's own factory raises is told with its traceback."""
+    try:
+        return EpisodeEnv(make, seeds, index, park, carry_errors)
+    except UserError:
+        raise  # a sentence already
+    except Exception as error:
+        raise _raised(index, error, "could not be made:") from error
+
+
+def _raised(index: int, error: Exception, verb: str = "raised") -> RolloutError:
+    message = f"Environment {index} {verb} {type(error).__name__}: {error}"
     return RolloutError(message, index, "".join(traceback.format_exception(error)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from einops import rearrange
 
 if TYPE_CHECKING:
     from zoo.policies.mlp import MLPPolicy
@@ -82,7 +83,7 @@ class Track:
         """Return [N, T, …] arrays of the first ``steps`` steps, each in memory of its own."""
 
         def rows(array: np.ndarray) -> np.ndarray:
-            return array[:steps].swapaxes(0, 1).copy()
+            return rearrange(array[:steps], "time env ... -> env time ...").copy()
 
         following = rows(self.observation[1:])
         for t, i, final in self._finals:
