@@ -146,9 +146,7 @@ class ReasoningGym(QuestionEnv):
             heldout = source.heldout(heldout_size or HELDOUT_SIZE)
             train = _Train(source, train_size or TRAIN_SIZE, {p.question for p in heldout})
             detail = f", {settings}" if settings else ""
-            self._scorer = RewardProcess(
-                "accuracy", _Scorer(task, settings), timeout_s=timeout_s
-            )
+            self._scorer = RewardProcess("accuracy", _Scorer(task, settings), timeout_s=timeout_s)
             grader = self._grade
         super().__init__(
             task,

@@ -44,6 +44,14 @@ def test_template_and_plain_text() -> None:
     assert plain.decode(plain.encode([system, *MESSAGES])) == "add\n\n1+1=\n"
 
 
+def test_arguments_of_the_template_reach_it() -> None:
+    template = PLAIN + "{% if enable_thinking is not defined or enable_thinking %} T{% endif %}"
+    tokenizer = make_tokenizer(template=template)
+    thinks, answers = TextCodec(tokenizer), TextCodec(tokenizer, None, {"enable_thinking": False})
+    assert thinks.decode(thinks.encode(MESSAGES)) == "Q: 1+1=\nA: T"
+    assert answers.decode(answers.encode(MESSAGES)) == "Q: 1+1=\nA:"
+
+
 def test_stop_tokens_are_a_set_from_tokenizer_and_generation_config() -> None:
     tokenizer = make_tokenizer()
     assert TextCodec(tokenizer).stop_ids == {1}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -228,6 +230,28 @@ def test_loads_a_folder_and_saves_nothing_else(tmp_path: Path) -> None:
     batch = random_batch()
     expected = make_policy("qwen2").evaluate(batch).log_prob
     torch.testing.assert_close(policy.evaluate(batch).log_prob, expected)
+
+
+def test_weights_that_are_cut_off_or_do_not_fit_are_named(tmp_path: Path) -> None:
+    make_model("qwen2").save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+
+    def refusal() -> str:
+        with pytest.raises(UserError, match=re.escape(str(tmp_path))) as caught:
+            LanguagePolicy.load(str(tmp_path))
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 40}))
+    assert "down_proj.weight has another shape ([32, 48] instead of [32, 40])" in refusal()
+    more = {"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3}
+    (tmp_path / "config.json").write_text(json.dumps({**config, **more}))
+    assert "12 are missing, such as model.layers.2." in refusal()
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert "SafetensorError" in refusal()
 
 
 def test_load_refuses_what_is_no_model(tmp_path: Path) -> None:

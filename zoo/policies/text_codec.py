@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -19,6 +19,8 @@ class TextCodec:
         With or without a chat template.
     generation_config : GenerationConfig, optional
         Its end tokens join the tokenizer's; nothing else of it is read.
+    template : mapping, optional
+        Further arguments of the chat template, such as Qwen3's ``enable_thinking``.
 
     Attributes
     ----------
@@ -31,8 +33,14 @@ class TextCodec:
         puts one.
     """
 
-    def __init__(self, tokenizer: Any, generation_config: Any = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        generation_config: Any = None,
+        template: Mapping[str, Any] | None = None,
+    ) -> None:
         self.tokenizer = tokenizer
+        self.template = dict(template or {})
         stop: set[int] = set()
         for ends in (tokenizer.eos_token_id, getattr(generation_config, "eos_token_id", None)):
             stop.update([ends] if isinstance(ends, int) else ends or ())
@@ -57,7 +65,7 @@ class TextCodec:
         if getattr(self.tokenizer, "chat_template", None):
             texts = [
                 self.tokenizer.apply_chat_template(
-                    list(messages), tokenize=False, add_generation_prompt=True
+                    list(messages), tokenize=False, add_generation_prompt=True, **self.template
                 )
                 for messages in conversations
             ]

@@ -17,7 +17,7 @@ __all__ = ["first_step", "said"]
 
 #: max |ratio − 1| between two forward passes of the same weights, by the dtype they run in: the
 #: parts that a batch is cut into change the order of sums, nothing else may
-_RATIO = {torch.float32: 1e-4, torch.float64: 1e-6}
+_RATIO = {torch.float32: 1e-5, torch.float64: 1e-6}
 _RATIO_HALF = 0.5
 #: mean gap between sampler and trainer, nats per token, that rounding explains
 _GAP = {torch.float32: 1e-4, torch.bfloat16: 0.1}
@@ -73,23 +73,24 @@ def first_step(policy: LanguagePolicy, batch: TensorDict, rows: int = 8) -> dict
     }
 
 
-def said(policy: LanguagePolicy, figures: dict[str, float]) -> list[str]:
+def said(policy: LanguagePolicy, batch: TensorDict, figures: dict[str, float]) -> list[str]:
     """Put the figures of a first round into sentences; what looks wrong comes with its meaning.
 
     Parameters
     ----------
     figures : dict
-        Of :func:`first_step`, and ``group/live_fraction``.
+        Of :func:`first_step`, and ``group/live_fraction`` where there are groups.
     """
     trainer, sampler = policy.computed_dtype(), policy.sampling_dtype()
     names = [str(dtype).removeprefix("torch.") for dtype in (sampler, trainer)]
     mean, largest = (figures[f"sampler/log_prob_gap_{k}"] for k in ("mean", "max"))
-    live = figures["group/live_fraction"]
-    bos = "the tokenizer has no BOS" if policy.codec.bos_id is None else "one BOS per prompt"
+    live = figures.get("group/live_fraction")
+    groups = "" if live is None else f"; {live:.0%} of the groups have unequal rewards"
+    bos = _bos_seen(policy, batch)
     sentences = [
         f"first step: max |ratio − 1| {figures['check/ratio_deviation']:.1e}; {bos}; sampler"
         f" ({names[0]}) and trainer ({names[1]}) differ by {mean:.1e} nats per token, at most"
-        f" {largest:.1e}; {live:.0%} of the groups have unequal rewards."
+        f" {largest:.1e}{groups}."
     ]
     if mean > _GAP[torch.float32 if trainer == sampler == torch.float32 else torch.bfloat16]:
         sentences.append(
@@ -97,7 +98,7 @@ def said(policy: LanguagePolicy, figures: dict[str, float]) -> list[str]:
             f" explains in {' and '.join(dict.fromkeys(names))}: the policy learns from other"
             " samples than its own. Look at the sampling parameters and dtypes."
         )
-    if live < _LIVE:
+    if live is not None and live < _LIVE:
         sentences.append(
             f"warning: only {live:.0%} of the groups have unequal rewards, and the others teach"
             " nothing: the data are too hard or too easy for this model, or the reward never pays."
@@ -105,12 +106,27 @@ def said(policy: LanguagePolicy, figures: dict[str, float]) -> list[str]:
     return sentences
 
 
-def _check_bos(policy: LanguagePolicy, batch: TensorDict) -> None:
+def _prompts(batch: TensorDict) -> list[list[int]]:
     width = batch["prompt_ids"].shape[1]
-    for ids, length in zip(
-        batch["prompt_ids"].tolist(), batch["prompt_length"].tolist(), strict=True
-    ):
-        prompt = ids[width - length :]
+    padded = zip(batch["prompt_ids"].tolist(), batch["prompt_length"].tolist(), strict=True)
+    return [ids[width - length :] for ids, length in padded]
+
+
+def _bos_seen(policy: LanguagePolicy, batch: TensorDict) -> str:
+    """Say how many prompts begin with the beginning token; `_check_bos` refused what is wrong."""
+    if policy.codec.bos_id is None:
+        return "the tokenizer has no BOS"
+    prompts = _prompts(batch)
+    count = sum(policy.codec.leading_bos(prompt) == 1 for prompt in prompts)
+    if count == len(prompts):
+        return "one BOS per prompt"
+    if not count:
+        return "no BOS in the prompts, as neither tokenizer nor template puts one"
+    return f"one BOS in {count} of {len(prompts)} prompts"
+
+
+def _check_bos(policy: LanguagePolicy, batch: TensorDict) -> None:
+    for prompt in _prompts(batch):
         count = policy.codec.leading_bos(prompt)
         if count > 1 or (count == 0 and policy.codec.wants_bos(prompt)):
             raise UserError(

@@ -15,10 +15,12 @@ from torch import Tensor
 
 from zoo.core.protocols import Completion, Prompt, Report, Scores, TextEnv, World
 from zoo.errors import UserError
+from zoo.functional.returns import live_groups
 from zoo.policies.transformers_forward import left_pad
 from zoo.rollouts.invariants import first_step, said
 from zoo.rollouts.prompt_stream import PromptStream
 from zoo.rollouts.sampling import Sampler, Samples, SamplingParams, refuse_filters
+from zoo.rollouts.text_checks import check_options, check_scores
 from zoo.rollouts.text_evaluation import summary
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ class TextRolloutKnobs:
     max_prompt_tokens: int = 512
     #: error refuses an environment with longer prompts; filter leaves those out and says how many
     truncation: Literal["error", "filter"] = "error"
+    #: completions sampled together; fewer take less memory
+    max_rows: int = 256
     #: rows of completions.jsonl per update
     records: int = 4
     #: nucleus sampling; training refuses anything but 1
@@ -48,7 +52,7 @@ class TextRolloutKnobs:
 
     def __post_init__(self) -> None:
         """Refuse what can't be sampled."""
-        for name in ("prompts", "max_new_tokens", "max_prompt_tokens"):
+        for name in ("prompts", "max_new_tokens", "max_prompt_tokens", "max_rows"):
             if getattr(self, name) < 1:
                 raise UserError(f"rollout.{name} must be ≥ 1 (got {getattr(self, name)}).")
         refuse_filters(self.top_p, self.top_k)
@@ -100,6 +104,8 @@ class TextRollout:
         if group_size < 1:
             raise UserError(f"group_size must be ≥ 1 (got {group_size}).")
         self.max_length = self.knobs.max_new_tokens
+        if hasattr(sampler, "max_rows"):  # an engine with a memory manager of its own has no such
+            sampler.max_rows = self.knobs.max_rows
         self.generator = torch.Generator().manual_seed(seed)
         self._groups = 0
         self._collected = 0
@@ -107,6 +113,7 @@ class TextRollout:
         self._stream_state: Mapping[str, Any] | None = None
         self._encoded: dict[str, tuple[Any, list[Prompt], list[list[int]]]] = {}
         self._notices: list[str] = []
+        self._errors: list[str] = []
         self._report = Report()
 
     # Training.
@@ -134,16 +141,16 @@ class TextRollout:
         metrics["speed/sampled_tokens_per_s"] = tokens / (sampled - start)
         if self._collected == 0:
             metrics |= first_step(policy, batch)
-            self._notices += said(policy, metrics)
+            self._notices += said(policy, batch, metrics)
         self._collected += 1
-        self._notices += _failed(answered.scores, len(repeated))
+        self._notices += _failed(answered.scores)
         self._report = Report(
             metrics=metrics,
             records=self._records(answered, batch),
             notices=self._notices,
-            errors=list(answered.scores.errors),
+            errors=self._errors,
         )
-        self._notices = []
+        self._notices, self._errors = [], []
         return batch
 
     def report(self) -> Report:
@@ -170,7 +177,8 @@ class TextRollout:
         Parameters
         ----------
         prompts : int or None
-            How many, chosen by the seed; None takes all.
+            How many, chosen by the seed; None takes all. Rewards aren't run, only the environment's
+            grading, where it has a ``grade`` beside ``score``.
         samples : int
             Completions per prompt at the sampling temperature; 0 measures greedy decoding only.
         k : int, optional
@@ -186,9 +194,18 @@ class TextRollout:
             of one prompt aren't independent), ``pass_at_k`` (unbiased), ``k``, ``n`` (prompts),
             ``greedy_strict``, ``greedy_lenient``, ``length_mean``, ``truncated``.
         """
+        k = samples if k is None else k
+        check_options(
+            prompts=prompts,
+            samples=samples,
+            k=k,
+            seed=seed,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+        )
         if samples < 1 and not greedy:
             raise UserError("evaluation needs samples ≥ 1 or greedy=true.")
-        k = samples if k is None else k
         if samples and not 1 <= k <= samples:
             raise UserError(f"pass@k needs 1 ≤ k ≤ samples (got k={k}, samples={samples}).")
         held_out, encoded = self._prompts(policy, "heldout")
@@ -211,7 +228,11 @@ class TextRollout:
             )
             repeated = [i for i in index for _ in range(repeats)]
             answered = self._score(
-                policy, [held_out[i] for i in repeated], [encoded[i] for i in repeated], drawn
+                policy,
+                [held_out[i] for i in repeated],
+                [encoded[i] for i in repeated],
+                drawn,
+                graded_only=True,
             )
             result |= summary(answered.scores, drawn, repeats, k, is_greedy)
         if not samples:
@@ -223,6 +244,7 @@ class TextRollout:
         self, policy: LanguagePolicy, *, prompts: int = 3, seed: int = 0, greedy: bool = True
     ) -> Iterator[dict[str, Any]]:
         """Yield held-out prompts with one completion each, and what it is worth."""
+        check_options(prompts=prompts, seed=seed)
         held_out, encoded = self._prompts(policy, "heldout")
         order = np.random.default_rng(np.random.SeedSequence(seed)).permutation(len(held_out))
         index = order[:prompts].tolist()
@@ -340,12 +362,17 @@ class TextRollout:
         prompts: list[Prompt],
         prompt_ids: list[list[int]],
         samples: Samples,
+        *,
+        graded_only: bool = False,
     ) -> _Answered:
         lengths, finished = samples.length.tolist(), samples.finished.tolist()
         ids = [row[:n] for row, n in zip(samples.token.tolist(), lengths, strict=True)]
         texts = policy.codec.decode_all(ids)
         completions = [Completion(*c) for c in zip(texts, ids, finished, strict=True)]
-        scores = self.env.score(prompts, completions)
+        grade = getattr(self.env, "grade", None) if graded_only else None
+        scores = (grade or self.env.score)(prompts, completions)
+        check_scores(self.env, scores, len(completions))
+        self._errors += scores.errors
         return _Answered(prompts, prompt_ids, samples, completions, scores)
 
     def _batch(self, policy: LanguagePolicy, answered: _Answered, groups: int) -> TensorDict:
@@ -400,7 +427,7 @@ class TextRollout:
                     "finished": answered.completions[i].finished,
                     "reward": _plain(scores.total[i]),
                     "items": {n: _plain(v[i]) for n, v in scores.items.items()},
-                    **{n: v[i] for n, v in scores.grades.items()},
+                    **{n: _plain(v[i]) for n, v in scores.grades.items()},
                 }
             )
         return rows
@@ -416,8 +443,12 @@ def _metrics(batch: TensorDict, answered: _Answered) -> dict[str, float]:
         "completion/length_mean": float(length.mean()),
         "completion/length_max": float(length.max()),
         "completion/truncated": float((~answered.samples.finished).float().mean()),
-        "group/live_fraction": _live_fraction(total, batch["group"].cpu()),
     }
+    group = batch["group"].cpu()
+    # Where every group is a single row there is nothing to compare within it.
+    if len(group.unique()) < len(group):
+        live = live_groups(total, group, valid)
+        metrics["group/live_fraction"] = len(group[live].unique()) / len(group.unique())
     for name, values in scores.items.items():
         metrics[f"reward/{name}"] = _mean(torch.tensor(values, dtype=torch.float64))
     for name, values in scores.grades.items():
@@ -427,25 +458,18 @@ def _metrics(batch: TensorDict, answered: _Answered) -> dict[str, float]:
     return metrics
 
 
-def _failed(scores: Scores, count: int) -> list[str]:
+def _failed(scores: Scores) -> list[str]:
+    """Say which rewards failed and what that cost; one of weight 0 costs no completion."""
+    failed = [f"'{name}' on {count}" for name, count in scores.failures.items() if count]
+    if not failed:
+        return []
+    count = len(scores.total)
+    out = sum(not math.isfinite(total) for total in scores.total)
+    cost = f"{out} are left out of training" if out else "all of them are trained on"
     return [
-        f"warning: the reward '{name}' failed on {failures} of {count} completions, which are left"
-        " out of training; errors.log has the tracebacks."
-        for name, failures in scores.failures.items()
-        if failures
+        f"warning: of {count} completions, rewards failed: {', '.join(failed)}; {cost}."
+        " errors.log has the tracebacks."
     ]
-
-
-def _live_fraction(total: Tensor, group: Tensor) -> float:
-    """Fraction of groups whose valid rewards aren't all equal: the others teach nothing."""
-    owner = torch.unique(group, return_inverse=True)[1]
-    count = int(owner.max()) + 1
-    high = torch.full((count,), float("-inf"), dtype=total.dtype)
-    low = torch.full((count,), float("inf"), dtype=total.dtype)
-    valid = total.isfinite()
-    high = high.scatter_reduce(0, owner[valid], total[valid], "amax")
-    low = low.scatter_reduce(0, owner[valid], total[valid], "amin")
-    return float((high > low).double().mean())
 
 
 def _mean(values: Tensor) -> float:
@@ -455,4 +479,4 @@ def _mean(values: Tensor) -> float:
 
 
 def _plain(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
+    return float(value) if math.isfinite(value) else None
