@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal
 from zoo.core.algorithm import Algorithm
 from zoo.core.learner import OptimizerKnobs
 from zoo.core.protocols import Loss, Update
+from zoo.core.schema import in_range
 from zoo.errors import UserError
 from zoo.functional import returns, surrogate
 from zoo.plugins import EntropyKnobs, KLKnobs, RewardScaleKnobs
@@ -65,13 +66,15 @@ class GRPOKnobs(OptimizerKnobs):
 
     def __post_init__(self) -> None:
         """Refuse what can't be trained with."""
+        super().__post_init__()
         if self.group_size < 2:
             raise UserError(
                 f"GRPO needs group_size ≥ 2 (got {self.group_size}): a group of one has no"
                 " baseline. Use algo=ppo for single samples."
             )
-        if self.epochs < 1:
-            raise UserError(f"GRPO needs epochs ≥ 1 (got {self.epochs}).")
+        in_range(self, "epochs", "minibatch_size", low=1)
+        in_range(self, "clip_low", "clip_high", low=0)
+        in_range(self, "dual_clip", low=1, above=True)
 
 
 class GRPO(Algorithm):

@@ -21,7 +21,7 @@ from zoo.core.batch import flatten_steps
 from zoo.core.learner import OptimizerKnobs
 from zoo.core.protocols import Loss, Update
 from zoo.core.schedule import schedule
-from zoo.errors import UserError
+from zoo.core.schema import in_range
 from zoo.functional import returns, surrogate
 from zoo.functional.value import value_loss
 from zoo.plugins import EntropyKnobs, KLKnobs, RewardScaleKnobs
@@ -69,13 +69,11 @@ class PPOKnobs(OptimizerKnobs):
 
     def __post_init__(self) -> None:
         """Refuse what can't be trained with."""
-        if not 0 <= self.gamma <= 1 or not 0 <= self.gae_lambda <= 1:
-            raise UserError(
-                f"PPO needs gamma and gae_lambda in [0, 1]"
-                f" (got {self.gamma} and {self.gae_lambda})."
-            )
-        if self.epochs < 1:
-            raise UserError(f"PPO needs epochs ≥ 1 (got {self.epochs}).")
+        super().__post_init__()
+        in_range(self, "gamma", "gae_lambda", low=0, high=1)
+        in_range(self, "epochs", "minibatch_size", low=1)
+        in_range(self, "clip_low", "clip_high", "value_coefficient", low=0)
+        in_range(self, "value_clip", low=0, above=True)
 
 
 class PPO(Algorithm):

@@ -22,6 +22,7 @@ from zoo.core.optimizer import FusedAdamW, gradient_norm
 from zoo.core.precision import multiplies_bfloat16
 from zoo.core.protocols import Buffer, Loss, Plugin, Update
 from zoo.core.schedule import schedule
+from zoo.core.schema import in_range
 from zoo.errors import UserError
 from zoo.functional.reduce import Denominators, aggregate, denominators
 
@@ -62,6 +63,13 @@ class OptimizerKnobs:
     micro_batch_size: int | None = None
     #: float32; bfloat16 for autocast in the forward; auto takes that where the device has it
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
+
+    def __post_init__(self) -> None:
+        """Refuse what would train wrong in silence; subclasses call this and add their own."""
+        in_range(self, "lr", "critic_lr", "adam_eps", "weight_decay", "max_grad_norm", low=0)
+        in_range(self, "betas", low=0, high=1, below=True)
+        in_range(self, "warmup", low=0, high=1)
+        in_range(self, "micro_batch_size", low=1)
 
 
 class Learner:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import Any
 
 from zoo.errors import UserError, nearest
 
-__all__ = ["conform", "defaults", "like_default", "plain"]
+__all__ = ["conform", "defaults", "in_range", "like_default", "plain"]
 
 
 def defaults(schema: type) -> dict[str, Any]:
@@ -99,6 +100,49 @@ def like_default(value: Any, default: Any, key: str) -> Any:
             raise UserError(f"{key} takes a list, not {_show(value)}.")
         return value
     return conform(value, type(default), key)
+
+
+def in_range(
+    settings: Any,
+    *names: str,
+    low: float,
+    high: float = math.inf,
+    above: bool = False,
+    below: bool = False,
+) -> None:
+    """Refuse numbers of a dataclass outside [low, high], in its ``__post_init__``.
+
+    Parameters
+    ----------
+    settings : dataclass
+        ``PPOKnobs`` is called PPO in the message.
+    names : str
+        Its fields. None passes, of a tuple every member is checked; NaN and infinity never pass.
+    low, high : float
+        The bounds.
+    above, below : bool
+        Whether ``low``, or ``high``, is itself outside.
+
+    Raises
+    ------
+    UserError
+        For the first number outside.
+    """
+    for name in names:
+        value = getattr(settings, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if number is None:
+                continue
+            over = number > low if above else number >= low
+            under = number < high if below or high == math.inf else number <= high
+            if not (over and under):
+                span = f"{name} {'>' if above else '≥'} {low:g}"
+                if high != math.inf:
+                    signs = ("<" if above else "≤", "<" if below else "≤")
+                    span = f"{low:g} {signs[0]} {name} {signs[1]} {high:g}"
+                who = type(settings).__name__
+                who = who.removesuffix("Knobs").removesuffix("Settings") or who
+                raise UserError(f"{who} needs {span} (got {number}).")
 
 
 def _dataclass(value: Any, schema: type, key: str) -> Any:

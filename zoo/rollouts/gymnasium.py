@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
@@ -16,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 from tensordict import TensorDict
 
 from zoo.core.protocols import Report
+from zoo.core.schema import in_range
 from zoo.errors import UserError
 from zoo.policies.spaces import ObservationEncoder, require_supported
 from zoo.rollouts import gymnasium_evaluation as evaluation
@@ -32,11 +34,29 @@ from zoo.rollouts.gymnasium_track import Track
 if TYPE_CHECKING:
     from zoo.policies.mlp import MLPPolicy
 
-__all__ = ["GymnasiumRollout", "RolloutError"]
+__all__ = ["GymnasiumKnobs", "GymnasiumRollout", "RolloutError"]
 
 #: streams of random numbers that a run's seed is spread over; evaluation has its own (see there)
 _EPISODES, _GROUPS, _ACTIONS = 0, 1, 2
 _CHUNK = 128
+
+
+@dataclass(frozen=True)
+class GymnasiumKnobs:
+    """How control environments are stepped."""
+
+    #: environments stepped together; with groups (GRPO) a multiple of algo.group_size
+    num_envs: int = 8
+    #: steps per environment and round; without effect for groups, which are whole episodes
+    steps: int = 128
+    #: sync, or async: a process per environment, worth it from about 1 ms per step
+    vector: Literal["sync", "async"] = "sync"
+    #: run Gymnasium's vector environment in that mode; None is fastest, the data are the same
+    autoreset: Literal["next_step", "same_step", "disabled"] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what steps nothing."""
+        in_range(self, "num_envs", "steps", low=1)
 
 
 class GymnasiumRollout:
@@ -74,6 +94,7 @@ class GymnasiumRollout:
     running episodes (``truncated``).
     """
 
+    Knobs = GymnasiumKnobs
     world: Literal["control"] = "control"
     record_file = "episodes.jsonl"
 
@@ -87,8 +108,7 @@ class GymnasiumRollout:
         autoreset: str | None = None,
         seed: int = 0,
     ) -> None:
-        if num_envs < 1 or steps < 1:
-            raise UserError(f"rollout needs num_envs ≥ 1 and steps ≥ 1 (got {num_envs}, {steps}).")
+        GymnasiumKnobs(num_envs, steps)
         if group_size is not None and group_size < 1:
             raise UserError(f"group_size must be at least 1 (got {group_size}).")
         if group_size is not None and num_envs % group_size:
