@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -209,3 +211,19 @@ def test_bfloat16_sampling_is_close(name: str) -> None:
     mask = make_batch(PROMPTS, rows)["mask"]
     gap = (samples.log_prob - trainer)[mask].abs()
     assert 0 < float(gap.mean()) < 0.2
+
+
+def test_a_growing_cache_is_replaced_tensor_by_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = make_policy().decoder()
+    with torch.no_grad():
+        decoder.start([[5, 6, 7]], 2, 64)
+    old = [weakref.ref(tensor) for tensor in (*decoder.keys, *decoder.values)]
+    alive, pad = [], torch.nn.functional.pad
+
+    def counting(*arguments: Any, **settings: Any) -> torch.Tensor:
+        alive.append(sum(reference() is not None for reference in old))
+        return pad(*arguments, **settings)
+
+    monkeypatch.setattr(torch.nn.functional, "pad", counting)
+    decoder._grow()
+    assert alive == [4, 3, 2, 1, 0]  # two layers' keys and values, then the mask

@@ -25,7 +25,8 @@ class HFSampler:
     Parameters
     ----------
     max_rows : int
-        Completions sampled together; more of them run one part after the other.
+        Completions sampled together; more of them run one part after the other. A `TextRollout`
+        sets it to its own knob.
     """
 
     def __init__(self, max_rows: int = 256) -> None:
