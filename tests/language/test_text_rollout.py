@@ -373,7 +373,7 @@ def test_what_an_own_environment_returns_is_checked(
     "options",
     [
         {"prompts": 0}, {"prompts": 1.5}, {"prompts": True}, {"samples": -1}, {"seed": -1},
-        {"seed": "x"}, {"temperature": 0}, {"temperature": math.nan}, {"temperature": "hot"},
+        {"seed": 2**63}, {"temperature": 0}, {"temperature": math.nan}, {"temperature": "hot"},
         {"top_p": 0.0}, {"top_p": 1.5}, {"top_p": math.nan}, {"top_k": -1}, {"k": 1.5},
     ],
 )  # fmt: skip

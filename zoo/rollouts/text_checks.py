@@ -16,7 +16,7 @@ _OPTIONS = {
     "prompts": ("a whole number ≥ 1, or null for all", lambda x: x is None or _whole(x, 1)),
     "samples": ("a whole number ≥ 0", lambda x: _whole(x, 0)),
     "k": ("a whole number", lambda x: _whole(x, 0)),
-    "seed": ("a whole number ≥ 0", lambda x: _whole(x, 0)),
+    "seed": ("a whole number from 0 to 2**63 - 1", lambda x: _whole(x, 0) and x < 2**63),
     "temperature": (
         "a number > 0, or null for the model's own",
         lambda x: x is None or (_number(x) and 0 < x < math.inf),
