@@ -83,8 +83,9 @@ def build(
     questions = getattr(rollout, "env", None)  # of a text run; a fallback is recorded and said now
     if trainer.recorder.folder is not None:
         trainer.recorder.folder.facts["dataset"] = getattr(questions, "dataset", None)
-    if getattr(questions, "notice", None):
-        trainer.recorder.notice(questions.notice)
+    notice = getattr(questions, "notice", None)
+    if notice:
+        trainer.recorder.notice(notice)
     return trainer
 
 
