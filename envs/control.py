@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 from gymnasium import error
 
+from zoo.core.schema import in_range
 from zoo.errors import UserError, nearest
 
-__all__ = ["ControlEnv", "known"]
+__all__ = ["ControlEnv", "ControlKnobs"]
 
 #: what to install for the environments that need more than Gymnasium itself
 _EXTRAS = {"box2d": "box2d", "mujoco": "mujoco", "toy_text": "toy-text", "ale_py": "atari"}
+
+
+@dataclass(frozen=True)
+class ControlKnobs:
+    """Which environment it is."""
+
+    #: a Gymnasium id; of a function given to the Python API, its name
+    id: str | None = None
+    #: another time limit than the registered one
+    max_episode_steps: int | None = None
+    #: further keyword arguments of gymnasium.make, as in env.options.gravity=3
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse episodes without a step."""
+        in_range(self, "max_episode_steps", low=1)
 
 
 @dataclass(frozen=True)
@@ -46,10 +62,18 @@ class ControlEnv:
     Discrete(2)
     """
 
+    Knobs: ClassVar[type] = ControlKnobs
+
     id: str
     make: Callable[..., gymnasium.Env[Any, Any]] | None = None
     max_episode_steps: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what names no environment."""
+        if not self.id:
+            raise UserError("env.id is empty: give a Gymnasium id, as in env=CartPole-v1.")
+        ControlKnobs(self.id, self.max_episode_steps)
 
     def __call__(self, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
         """Make an environment."""
@@ -62,14 +86,6 @@ class ControlEnv:
                 env = gymnasium.wrappers.TimeLimit(env, self.max_episode_steps)
             return env
         return _registered(self.id, self.max_episode_steps, options)
-
-
-def known(name: str) -> bool:
-    """Return whether Gymnasium has an environment of that id; a module in front is imported."""
-    module, _, identifier = name.rpartition(":")
-    if module:
-        importlib.import_module(module)
-    return identifier in gymnasium.registry
 
 
 def _registered(
@@ -86,6 +102,11 @@ def _registered(
         raise UserError(f"'{name}' is an old version that is gone.{_nearest(name)}") from problem
     except (error.DependencyNotInstalled, ImportError) as problem:
         raise UserError(f"'{name}' needs a package: {_missing(name, problem)}") from problem
+    except TypeError as problem:
+        if not options or "unexpected keyword argument" not in str(problem):
+            raise
+        reason = str(problem).split(" was raised from")[0]
+        raise UserError(f"'{name}' refuses env.options={dict(options)}: {reason}.") from problem
 
 
 def _nearest(name: str) -> str:

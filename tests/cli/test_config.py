@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -132,7 +133,7 @@ def test_a_config_survives_yaml_exactly() -> None:
         ("rollout.num_envs=many", "rollout.num_envs takes a whole number, not 'many'"),
         ("eval.options.episodes=few", "eval.options.episodes takes a whole number"),
         ("total_steps=0", "total_steps must be 1 or more (got 0)"),
-        ("seed=-1", "seed must be 0 or more (got -1)"),
+        ("seed=-1", "seed must be from 0 to 2**63 - 1 (got -1)"),
         ("seed=1,2,3", "names several values and a run takes one"),
         ("~seed", "deletes a setting: set it to null instead"),
         ("seed", "is no override: write it as key=value"),
@@ -278,3 +279,9 @@ def test_any_plain_value_comes_back_from_its_override(value: Any) -> None:
     _, ((key, read),) = parse([written])
     assert (key, read) == ("key", value)
     assert type(read) is type(value)
+
+
+def test_numpy_scalars_and_arrays_are_written_as_plain_numbers() -> None:
+    settings = {"seed": np.int64(3), "lr": np.float64(1e-3), "on": np.bool_(True)}
+    settings |= {"sizes": np.array([8, 16]), "name": np.str_("a")}
+    assert as_overrides(settings) == ["seed=3", "lr=0.001", "on=true", "sizes=[8,16]", "name=a"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from zoo.core import loggers
 from zoo.core.config import compose
 from zoo.core.loggers import Console, duration, figures, make_loggers, sample, short
+from zoo.errors import UserError
 
 
 def console(world: str = "control", **options: Any) -> tuple[Console, io.StringIO]:
@@ -72,6 +74,45 @@ def test_a_resumed_run_starts_its_estimate_where_it_stands(
     now[0] = 10.0
     shown.log(1, {"env_steps": 600}, [])  # 100 steps in 10 s, 400 left
     assert "left 40s" in stream.getvalue()
+
+
+def test_the_budget_and_what_is_spent_of_it_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(loggers.time, "monotonic", lambda: now[0])
+    shown, stream = console(every_s=0.0)
+    now[0] = 7.0
+    shown.total, shown.done = 16, 8
+    now[0] = 8.0
+    shown.log(1, {"env_steps": 12}, [])  # 4 steps in 1 s, 4 left
+    shown.log(2, {"env_steps": 16}, [])
+    lines = stream.getvalue().splitlines()[1:]
+    assert lines[0].startswith("steps 12/16 ") and lines[0].endswith("left 1s")
+    assert lines[1].startswith("steps 16/16") and "left" not in lines[1]
+
+
+def test_the_bar_follows_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    shown, _ = console()
+    shown.total, shown.done = 16, 4
+    task = shown.progress.tasks[0]
+    shown.close()
+    assert (task.total, task.completed) == (16, 4)
+
+
+@pytest.mark.parametrize(
+    ("logger", "package"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb")]
+)
+def test_a_missing_logger_names_what_to_install(
+    logger: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named '{logger}'", name=logger)
+
+    config = compose(["algo=ppo", "env=CartPole-v1"])
+    make = {"tensorboard": loggers.TensorBoard, "wandb": loggers.WandB}[logger]
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(UserError, match=rf"^{package} needs .*{logger}.*algorithm-zoo\[loggers\]"):
+        make(config, tmp_path)
 
 
 def test_figures_that_are_not_there_are_left_out() -> None:

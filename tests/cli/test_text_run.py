@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,18 @@ def test_eval_prints_one_json_object_with_pass_at_k(zoo: Command, run: Path) -> 
     assert keys <= set(result)
     assert (result["n"], result["k"]) == (2, 2)
     assert zoo(*command)[1] == out
+
+
+def test_eval_says_when_the_questions_are_others(zoo: Command, run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    assert zoo("eval", str(copy), "--prompts", "1")[2] == ""
+    summary = json.loads((copy / "summary.json").read_text())
+    (copy / "summary.json").write_text(json.dumps({**summary, "dataset": "gsm8k (hub)"}))
+    for path in (copy, copy / "checkpoints" / "last.pt"):
+        status, out, err = zoo("eval", str(path), "--prompts", "1", "--json")
+        assert err == f"note: this run's dataset was gsm8k (hub); here it is {summary['dataset']}\n"
+        assert status == 0 and json.loads(out)
 
 
 def test_enjoy_prints_prompts_and_completions(zoo: Command, run: Path) -> None:

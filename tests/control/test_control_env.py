@@ -36,6 +36,15 @@ def test_time_limits_and_options_are_passed_on() -> None:
     assert steps[0][1] == 0.0
 
 
+def test_settings_that_make_no_environment_are_refused() -> None:
+    with pytest.raises(UserError, match="CartPole-v1' refuses env.options={'foo': 3}: .*'foo'.$"):
+        ControlEnv("CartPole-v1", options={"foo": 3})()
+    with pytest.raises(UserError, match="max_episode_steps ≥ 1 .got -3"):
+        ControlEnv("CartPole-v1", max_episode_steps=-3)
+    with pytest.raises(UserError, match="env.id is empty"):
+        ControlEnv(None)  # type: ignore[arg-type]
+
+
 def test_a_function_makes_the_environment_instead() -> None:
     made = ControlEnv("mine", make=lambda: Counter(9), max_episode_steps=2)
     env = cloudpickle.loads(cloudpickle.dumps(made))()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import sys
 import warnings
 from typing import Any
 
@@ -224,6 +225,32 @@ def test_evaluation_without_an_episode_is_refused() -> None:
 )
 def test_student_t_quantiles(freedom: int, quantile: float) -> None:
     assert student_t(freedom) == pytest.approx(quantile, rel=5e-3)
+
+
+def test_enjoy_draws_text_from_the_first_observation_to_the_last() -> None:
+    made = GymnasiumRollout("FrozenLake-v1", num_envs=1)
+    policy = MLPPolicy(made.observation_space, made.action_space)
+    (shown,) = made.enjoy(policy, episodes=1, render_mode="ansi")
+    assert len(shown["frames"]) == shown["length"] + 1
+    assert "FHFH" in shown["frames"][0]
+
+
+@pytest.mark.parametrize("mode", ["human", "rgb_array"])
+def test_enjoy_names_the_package_that_drawing_needs(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    made, policy = pair("CartPole-v1", num_envs=1)
+    with pytest.raises(UserError, match=r"pip install 'algorithm-zoo\[control\]'") as refusal:
+        list(made.enjoy(policy, episodes=1, render_mode=mode))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_enjoy_refuses_modes_that_the_environment_lacks() -> None:
+    made, policy = pair("CartPole-v1", num_envs=1)
+    with pytest.raises(UserError, match="can't be shown as ansi: it has human, rgb_array"):
+        list(made.enjoy(policy, render_mode="ansi"))
 
 
 def test_enjoy_yields_the_episodes_of_the_evaluation() -> None:

@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from zoo.cli.eval import positive
+from zoo.cli.eval import positive, seed
 from zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--episodes", type=positive, default=3, help="episodes (control; default 3)"
     )
     parser.add_argument("--prompts", type=positive, default=3, help="prompts (text; default 3)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of starts, prompts and sampling")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of starts, prompts and sampling")
     parser.add_argument("--sample", action="store_true", help="sample instead of the greedy choice")
     parser.add_argument(
         "--render",
@@ -67,6 +67,8 @@ def _episodes(trainer: Trainer, arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         deterministic=not arguments.sample,
     ):
+        if mode == "ansi":
+            print("\n".join(map(str, episode["frames"])))
         frames += episode["frames"] if arguments.save else []
         number, total, length = episode["episode"], episode["return"], episode["length"]
         print(f"episode {number}: return {total:.2f}, {length} steps", flush=True)

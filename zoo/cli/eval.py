@@ -12,12 +12,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zoo.cli.train import evaluation_line
+from zoo.core.settings import require_seed
 from zoo.errors import UserError
 
-__all__ = ["add_arguments", "run"]
+if TYPE_CHECKING:
+    from zoo.core.trainer import Trainer
+
+__all__ = ["add_arguments", "positive", "run", "seed"]
 
 _OPTIONS = {"control": ("episodes", "seed"), "text": ("prompts", "samples", "k", "seed")}
 
@@ -30,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=positive, help="sampled completions per prompt (text)")
     parser.add_argument("--k", type=positive, help="k of pass@k, at most --samples (text)")
     parser.add_argument(
-        "--seed", type=int, help="seed of the evaluation's environments or sampling"
+        "--seed", type=seed, help="seed of the evaluation's environments or sampling"
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object and nothing else"
@@ -40,9 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print the figures."""
     from zoo.core.build import load
+    from zoo.core.run_folder import finite
 
     trainer = load(arguments.run)
     try:
+        _warn_of_other_questions(trainer, arguments.run)
         world = trainer.rollout.world
         given = {
             name: getattr(arguments, name)
@@ -59,14 +67,32 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         trainer.close()
     if arguments.json:
-        finite = {
-            k: None if isinstance(v, float) and not math.isfinite(v) else v
-            for k, v in result.items()
-        }
-        print(json.dumps(finite))
+        print(json.dumps(finite(result)))
     else:
         print(evaluation_line(result))
     return 0
+
+
+def _warn_of_other_questions(trainer: Trainer, run: str) -> None:
+    """Say so where the run was trained on other data than are to be had now."""
+    path = Path(run)
+    summary = (path if path.is_dir() else path.parent.parent) / "summary.json"
+    now = getattr(getattr(trainer.rollout, "env", None), "dataset", None)
+    if now is None or not summary.is_file():
+        return
+    then = json.loads(summary.read_text("utf-8")).get("dataset")
+    if then is not None and then != now:
+        print(f"note: this run's dataset was {then}; here it is {now}", file=sys.stderr)
+
+
+def seed(text: str) -> int:
+    """Read a seed."""
+    number = int(text)
+    try:
+        require_seed("it", number)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("it ").rstrip(".")) from error
+    return number
 
 
 def positive(text: str) -> int:

@@ -164,6 +164,10 @@ def compose(overrides: Sequence[str]) -> Config:
         chosen = f"{picked['model']}, preset {preset}" if preset else picked["model"]
         notes.append(f"model: {chosen} ({reason})")
     picked = {**choices.read("world", world)["_choose_"], **picked}
+    for group in ("model", "rollout"):
+        if not picked[group]:
+            fitting = _fitting(group, world)
+            raise UserError(f"a run needs a {group}: use {fitting}, or leave {group}= out.")
     model, located = choices.resolve("model", picked["model"])
     rollout, _ = choices.resolve("rollout", picked["rollout"])
     files = {"algo": algo, "env": env, "model": model, "rollout": rollout}
@@ -179,8 +183,14 @@ def compose(overrides: Sequence[str]) -> Config:
     tree["preset"], tree["world"] = preset, world
     original: dict[str, Any] = plain(tree)
     for key, value in values:
+        if key == "world":
+            raise UserError(f"world={value} can't be set: env={picked['env']} is a {world} one.")
         apply(tree, original, key, value)
-    return Config(plain(tree), tuple(notes)).checked(original)
+    config = Config(plain(tree), tuple(notes)).checked(original)
+    budget = "total_steps" if world == "control" else "updates"
+    if config[budget] is None:
+        raise UserError(f"{budget} takes a whole number, not null: it is what the run may spend.")
+    return config
 
 
 def default_text_model(device: str = "auto") -> tuple[str, str | None, str]:
@@ -207,8 +217,8 @@ def default_text_model(device: str = "auto") -> tuple[str, str | None, str]:
     return _HUB_MODEL, _HUB_PRESET, f"accelerator with {memory:.0f} GiB, hub in reach"
 
 
-def locate(path: str) -> Any:
-    """Import the object at a dotted path.
+def locate(path: str, extra: str | None = None) -> Any:
+    """Import the object at a dotted path; ``extra`` is what to install where it is missing.
 
     Raises
     ------
@@ -225,6 +235,11 @@ def locate(path: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "zoo":
             raise
+        if extra is not None:
+            raise UserError(
+                f"{module} needs the package {error.name}, which is not installed:"
+                f" `pip install 'algorithm-zoo[{extra}]'`."
+            ) from error
         if module.startswith(error.name or module):
             raise UserError(
                 f"can't import {path}: there is no module {error.name} in reach of Python (a file"
@@ -272,11 +287,16 @@ def _refuse_other_world(picked: Mapping[str, Any], files: Mapping[str, str], wor
     for group in ("model", "rollout"):
         if choices.about(group, files[group])["world"] == world:
             continue
-        fitting = [n for n in choices.named(group) if choices.about(group, n)["world"] == world]
         raise UserError(
             f"{group}={picked[group]} doesn't go with env={picked['env']}, which is a {world}"
-            f" environment: use {' or '.join(f'{group}={n}' for n in fitting)}."
+            f" environment: use {_fitting(group, world)}."
         )
+
+
+def _fitting(group: str, world: str) -> str:
+    """Write the choices of a group that a world's environments can use."""
+    names = [n for n in choices.named(group) if choices.about(group, n)["world"] == world]
+    return " or ".join(f"{group}={name}" for name in names)
 
 
 def _loggers(picked: Any) -> list[str]:

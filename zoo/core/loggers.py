@@ -35,7 +35,18 @@ _FIGURES = {
 
 
 class Logger(Protocol):
-    """Receives every round's figures."""
+    """Receives every round's figures.
+
+    Attributes
+    ----------
+    total : int
+        The run's budget, 0 where it is not known: environment steps (control) or updates (text).
+    done : int
+        How much of it was spent when the run began or went on.
+    """
+
+    total: int
+    done: int
 
     def log(
         self, updates: int, metrics: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
@@ -95,18 +106,37 @@ class Console:
 
         self.world = config.world
         self.unit = "env_steps" if self.world == "control" else "updates"
-        self.total = int(config["total_steps" if self.world == "control" else "updates"] or 0)
+        self.progress: Any = None
+        self._total, self._done = _budget(config), done
         self.every_s, self.samples_every_s = every_s, samples_every_s
         self.terminal = Terminal(file=stream or sys.stdout, highlight=False, soft_wrap=True)
-        self.started, self.start, self.shown, self.sampled = (
-            time.monotonic(),
-            done,
-            -math.inf,
-            -math.inf,
-        )
+        self.started, self.shown, self.sampled = time.monotonic(), -math.inf, -math.inf
         self.latest: dict[str, Any] = {}  # of every figure, the last one that was known
-        self.progress = self._bar(done) if self.terminal.is_terminal else None
+        if self.terminal.is_terminal:
+            self.progress = self._bar(done)
         self.notice(f"run folder: {folder}")
+
+    @property
+    def total(self) -> int:
+        """The budget; ``train(total)`` sets another than the configured one."""
+        return self._total
+
+    @total.setter
+    def total(self, total: int) -> None:
+        self._total = total
+        if self.progress:
+            self.progress.update(self.task, total=total or None)
+
+    @property
+    def done(self) -> int:
+        """How much of the budget was spent when the run began or went on."""
+        return self._done
+
+    @done.setter
+    def done(self, done: int) -> None:
+        self._done, self.started = done, time.monotonic()
+        if self.progress:
+            self.progress.update(self.task, completed=done)
 
     def log(
         self, updates: int, metrics: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
@@ -123,7 +153,7 @@ class Console:
             or done >= self.total
             or (not self.progress and now - self.shown >= self.every_s)
         ):
-            rate = (done - self.start) / max(now - self.started, 1e-9)
+            rate = (done - self.done) / max(now - self.started, 1e-9)
             left = duration((self.total - done) / rate) if rate > 0 else "?"
             unit = self.unit.replace("env_", "")
             head = f"{unit} {done:,}/{self.total:,}"
@@ -173,7 +203,8 @@ class TensorBoard:
     def __init__(
         self, config: Config, folder: Path, done: int = 0, directory: str | None = None
     ) -> None:
-        writer = locate("torch.utils.tensorboard.SummaryWriter")
+        self.total, self.done = _budget(config), done
+        writer = locate("torch.utils.tensorboard.SummaryWriter", "loggers")
         self.writer = writer(log_dir=directory or str(folder / "tensorboard"))
 
     def log(
@@ -205,7 +236,8 @@ class WandB:
         project: str = "algorithm-zoo",
         entity: str | None = None,
     ) -> None:
-        init = locate("wandb.init")
+        self.total, self.done = _budget(config), done
+        init = locate("wandb.init", "loggers")
         self.run = init(
             project=project,
             entity=entity,
@@ -229,6 +261,10 @@ class WandB:
     def close(self) -> None:
         """Finish the run."""
         self.run.finish()
+
+
+def _budget(config: Config) -> int:
+    return int(config["total_steps" if config.world == "control" else "updates"] or 0)
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -127,6 +127,8 @@ def _keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 def _quote(value: Any) -> str:
     """Write a value in the grammar of overrides."""
+    if hasattr(value, "tolist"):  # NumPy's scalars and arrays, tensors
+        value = value.tolist()
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, int | float):

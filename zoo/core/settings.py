@@ -7,7 +7,7 @@ from typing import Any
 
 from zoo.errors import UserError
 
-__all__ = ["CheckpointSettings", "EvalSettings", "RunSettings"]
+__all__ = ["CheckpointSettings", "EvalSettings", "RunSettings", "require_seed"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,14 @@ class EvalSettings:
     def __post_init__(self) -> None:
         """Refuse what measures nothing."""
         _positive("eval.every", self.every)
-        for name in ("episodes", "prompts"):
-            _positive(f"eval.options.{name}", self.options.get(name))
+        for name, value in self.options.items():
+            key = f"eval.options.{name}"
+            if value is None and name in ("episodes", "samples", "seed"):
+                raise UserError(f"{key} takes a whole number, not null.")
+            if name == "seed":
+                require_seed(key, value)
+            elif name in ("episodes", "prompts"):
+                _positive(key, value)
 
 
 @dataclass(frozen=True)
@@ -69,8 +75,13 @@ class RunSettings:
         _positive("total_steps", self.total_steps)
         _positive("updates", self.updates)
         _positive("threads", self.threads)
-        if self.seed < 0:
-            raise UserError(f"seed must be 0 or more (got {self.seed}).")
+        require_seed("seed", self.seed)
+
+
+def require_seed(key: str, value: int) -> None:
+    """Refuse seeds that NumPy's (from 0) or torch's generators (63 bits) do not take."""
+    if not 0 <= value < 2**63:
+        raise UserError(f"{key} must be from 0 to 2**63 - 1 (got {value}).")
 
 
 def _positive(key: str, value: int | None) -> None:

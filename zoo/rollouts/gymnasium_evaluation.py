@@ -108,22 +108,48 @@ def enjoy(
     seed: int,
     deterministic: bool,
 ) -> Iterator[dict[str, Any]]:
-    """Yield one dict per episode: episode, return, length and frames (of ``rgb_array``)."""
+    """Yield one dict per episode: episode, return, length and frames.
+
+    Frames are arrays (``rgb_array``) or texts (``ansi``), the first observation's to the last's.
+
+    Raises
+    ------
+    UserError
+        For render modes that the environment does not have, and packages that drawing needs.
+    """
+    try:
+        yield from _episodes(rollout, policy, episodes, render_mode, seed, deterministic)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise UserError(
+            f"render mode {render_mode} needs a package that is not installed"
+            f" ({str(error).splitlines()[0]}): pip install 'algorithm-zoo[control]'."
+        ) from error
+
+
+def _episodes(
+    rollout: GymnasiumRollout,
+    policy: MLPPolicy,
+    episodes: int,
+    render_mode: str | None,
+    seed: int,
+    deterministic: bool,
+) -> Iterator[dict[str, Any]]:
     env = _render(rollout, render_mode)
+    drawn = render_mode in ("rgb_array", "ansi")  # human draws by itself
     starts = EpisodeSeeds(seed, _STARTS)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_ACTIONS,)))
     try:
         for episode in range(episodes):
             seen, _ = env.reset(seed=starts(0, episode))
-            total, length, over, frames = 0.0, 0, False, []
+            total, length, over = 0.0, 0, False
+            frames = [env.render()] if drawn else []
             while not over:
-                if render_mode == "rgb_array":
-                    frames.append(env.render())
                 observation = np.asarray(seen, rollout._encoder.dtype)[None]
                 actor = policy.actor(1, 1, None if deterministic else rng)
                 action = rollout.env_actions(actor(_seen(policy, observation), 0))[0]
                 seen, reward, terminated, truncated, _ = env.step(action)
                 total, length, over = total + float(reward), length + 1, terminated or truncated
+                frames += [env.render()] if drawn else []
             yield {"episode": episode, "return": total, "length": length, "frames": frames}
     finally:
         env.close()
@@ -136,7 +162,14 @@ def _render(rollout: GymnasiumRollout, render_mode: str | None) -> gymnasium.Env
     accepts = inspect.signature(maker).parameters.values()
     if not any(p.name == "render_mode" or p.kind is p.VAR_KEYWORD for p in accepts):
         raise UserError("This environment's factory takes no render_mode, so it can't be shown.")
-    return rollout.make(render_mode=render_mode)
+    env = rollout.make(render_mode=render_mode)
+    offered = env.metadata.get("render_modes") or []
+    if offered and render_mode not in offered:
+        env.close()
+        raise UserError(
+            f"This environment can't be shown as {render_mode}: it has {', '.join(offered)}."
+        )
+    return env
 
 
 def _seen(policy: MLPPolicy, observation: np.ndarray) -> np.ndarray:
