@@ -14,6 +14,8 @@ import pytest
 import yaml
 from conftest import SHORT, Command
 
+from zoo.core import build
+from zoo.core.recorder import Recorder
 from zoo.core.trainer import Trainer
 
 
@@ -57,6 +59,16 @@ def test_show_config_prints_yaml_and_trains_nothing(
     assert status == 0
     assert yaml.safe_load(out)["rollout"]["num_envs"] == 4
     assert not list(tmp_path.iterdir())
+
+
+def test_show_config_of_a_run_prints_its_settings_and_trains_nothing(
+    zoo: Command, run_copy: Path
+) -> None:
+    before = {p: p.stat().st_mtime_ns for p in run_copy.rglob("*")}
+    status, out, err = zoo("train", "--resume", str(run_copy), "--show-config")
+    assert (status, err) == (0, "")
+    assert yaml.safe_load(out)["rollout"]["num_envs"] == 4
+    assert {p: p.stat().st_mtime_ns for p in run_copy.rglob("*")} == before
 
 
 def test_eval_prints_one_json_object(zoo: Command, finished: Path) -> None:
@@ -166,6 +178,33 @@ def test_resume_of_a_finished_run_says_so(zoo: Command, run_copy: Path) -> None:
     assert status == 0
     assert "this run is finished: 256 env steps" in out
     assert (run_copy / "metrics.jsonl").read_text() == before
+
+
+def test_a_run_that_died_with_its_budget_spent_is_brought_to_its_end(
+    zoo: Command, run_copy: Path
+) -> None:
+    summary = json.loads((run_copy / "summary.json").read_text())
+    (run_copy / "summary.json").write_text(json.dumps({**summary, "status": "failed"}))
+    status, out, _ = zoo("train", "--resume", str(run_copy))
+    assert (status, "finished after 256 env steps" in out) == (0, True)
+    assert json.loads((run_copy / "summary.json").read_text())["status"] == "finished"
+
+
+def test_what_the_build_says_is_heard_on_resume(
+    zoo: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = build.load
+
+    def noisy(path: Path, recorder: Recorder) -> Trainer:
+        recorder.notice("other data than before")
+        return load(path, recorder)
+
+    monkeypatch.setattr(build, "load", noisy)
+    config = run_copy / "config.yaml"
+    settings = yaml.safe_load(config.read_text())
+    settings["logger"] = {"console": {"_target_": "zoo.core.loggers.Console"}}
+    config.write_text(yaml.safe_dump(settings))
+    assert "other data than before" in zoo("train", "--resume", str(run_copy))[1]
 
 
 def test_a_bug_shows_its_traceback_and_is_kept(

@@ -30,6 +30,8 @@ from zoo.errors import UserError
 
 if TYPE_CHECKING:
     from zoo.core.config import Config
+    from zoo.core.recorder import Recorder
+    from zoo.core.run_folder import RunFolder
     from zoo.core.trainer import Trainer
 
 __all__ = ["add_arguments", "evaluation_line", "run"]
@@ -54,18 +56,25 @@ def run(arguments: argparse.Namespace) -> int:
                 "--resume goes on exactly as the run was started: leave out"
                 f" '{arguments.overrides[0]}', or start a new run."
             )
-        return _train(_resumed(arguments.resume))
+        from zoo.core.run_folder import RunFolder
+
+        folder = RunFolder.open(arguments.resume)
+        return _show(folder.config) if arguments.show_config else _train(_resumed(folder))
     from zoo.core.config import compose
 
     config = compose(arguments.overrides)
     if arguments.show_config:
-        import yaml
-
-        print(yaml.safe_dump(config.to_dict(), sort_keys=False), end="")
-        return 0
+        return _show(config)
     for note in config.notes:
         print(note, flush=True)
     return _train(_started(config))
+
+
+def _show(config: Config) -> int:
+    import yaml
+
+    print(yaml.safe_dump(config.to_dict(), sort_keys=False), end="")
+    return 0
 
 
 def _started(config: Config) -> Trainer:
@@ -74,7 +83,8 @@ def _started(config: Config) -> Trainer:
 
     folder = RunFolder.create(config)
     try:
-        return build(config, open_recorder(config, folder))
+        with _closed_on_failure(open_recorder(config, folder)) as recorder:
+            return build(config, recorder)
     except (UserError, KeyboardInterrupt):
         folder.discard()  # nothing was trained, and the next try may use the same name
         raise
@@ -83,23 +93,32 @@ def _started(config: Config) -> Trainer:
         raise
 
 
-def _resumed(path: str) -> Trainer:
+def _resumed(folder: RunFolder) -> Trainer:
     from zoo.core.build import load
-    from zoo.core.loggers import make_loggers
-    from zoo.core.recorder import Recorder
-    from zoo.core.run_folder import RunFolder
+    from zoo.core.run_folder import open_recorder
 
-    folder = RunFolder.open(path)
-    recorder = Recorder(folder)
-    trainer = load(folder.path, recorder)
+    # The loggers come first: what the build has to say, a fallback for one, is for the user.
+    with _closed_on_failure(open_recorder(folder.config, folder)) as recorder:
+        trainer = load(folder.path, recorder)
     folder.truncate_after(trainer.counters["updates"])
-    recorder.loggers += make_loggers(folder.config, folder.path, trainer.done)
+    for logger in recorder.loggers:
+        logger.done = trainer.done
     return trainer
+
+
+@contextmanager
+def _closed_on_failure(recorder: Recorder) -> Iterator[Recorder]:
+    """Take the progress bar away before an error is printed."""
+    try:
+        yield recorder
+    except BaseException:
+        recorder.close()
+        raise
 
 
 def _train(trainer: Trainer) -> int:
     folder = trainer.recorder.folder
-    if trainer.done >= trainer.total:
+    if trainer.done >= trainer.total and folder.read_summary().get("status") == "finished":
         trainer.close()
         print(f"this run is finished: {trainer.done:,} {_unit(trainer)}; results: {folder.path}")
         return 0
