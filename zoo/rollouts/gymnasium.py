@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import gymnasium
 import numpy as np
 import torch
+from einops import rearrange
 from gymnasium.vector import AutoresetMode
 from tensordict import TensorDict
 
@@ -194,7 +195,7 @@ class GymnasiumRollout:
         for t in range(track.steps):
             track.step(actor(track.observation[t], t), t)
         batch = track.batch(track.steps)
-        log_prob = actor.log_prob(track.steps).swapaxes(0, 1)
+        log_prob = rearrange(actor.log_prob(track.steps), "time env -> env time")
         mask = np.ones(log_prob.shape, bool)
         self._account(track, batch, mask)
         self._observation = track.raw[track.steps].copy()
@@ -237,7 +238,7 @@ class GymnasiumRollout:
         batch = track.batch(t)
         ended = batch["terminated"] | batch["truncated"]
         mask = np.arange(t) <= ended.argmax(1)[:, None]
-        log_prob = np.concatenate(log_probs).swapaxes(0, 1) * mask
+        log_prob = rearrange(np.concatenate(log_probs), "time env -> env time") * mask
         self._account(track, batch, mask)
         return self._tensordict(
             batch, log_prob, mask, first + np.arange(self.num_envs) // size, policy

@@ -254,7 +254,10 @@ class LocalEnvs:
         followed = []
         for i, env in enumerate(self.envs):
             env.pending = (episodes[i], actions[i])
-            observation[i], info = env.reset()
+            try:
+                observation[i], info = env.reset()
+            except Exception as error:
+                raise _raised(i, error) from error
             self._steps[i] = env.env.step
             followed.append(info["replayed"])
         return followed
