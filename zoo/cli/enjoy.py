@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Show episodes or completions."""
     from zoo.core.build import load
 
-    trainer = load(arguments.run)
+    trainer = load(arguments.run, needed=("env",))
     try:
         show = _episodes if trainer.rollout.world == "control" else _completions
         show(trainer, arguments)

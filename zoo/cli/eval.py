@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from zoo.core.build import load
     from zoo.core.run_folder import finite
 
-    trainer = load(arguments.run)
+    trainer = load(arguments.run, needed=("env",))
     try:
         _warn_of_other_questions(trainer, arguments.run)
         world = trainer.rollout.world

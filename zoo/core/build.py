@@ -155,9 +155,7 @@ def load(
     file = path / "checkpoints" / "last.pt" if path.is_dir() else path
     if path.is_dir() and not file.exists():
         raise UserError(f"{path} has no checkpoint to load (expected {file}).")
-    state = checkpoint.load(file)
-    if not isinstance(state, dict) or not {"config", "policy", "rng"} <= state.keys():
-        raise UserError(f"{file} is a torch file, but no checkpoint of this library.")
+    state = checkpoint.load_run(file)
     config = Config.from_dict(state["config"])
     for kind, names in (config.tree.get("objects") or {}).items():
         if names and kind in needed and not objects.get(kind):

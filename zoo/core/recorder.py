@@ -28,10 +28,10 @@ class Recorder:
         self.folder, self.loggers = folder, list(loggers)
         self.evaluations: dict[str, Any] = {"first": None, "last": None, "best": None}
 
-    def begin(self, total: int) -> None:
-        """Tell the loggers the budget, which may have grown since they were made."""
+    def begin(self, done: int, total: int) -> None:
+        """Tell the loggers where the run stands and its budget, which may have grown."""
         for logger in self.loggers:
-            logger.total = total
+            logger.done, logger.total = done, total
 
     def log(
         self,

@@ -60,7 +60,7 @@ class Trainer:
         """Train until the budget is spent; return the summary."""
         evaluation, every = self.config["eval"], self.config["checkpoint"]["every_s"]
         saved, self.interrupted = time.monotonic(), False
-        self.recorder.begin(self.total)
+        self.recorder.begin(self.done, self.total)
         try:
             if evaluation["at_start"] and self.recorder.evaluations["first"] is None:
                 self.recorder.log(self.counters, self._evaluate())
