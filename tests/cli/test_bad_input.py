@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import SHORT, Command
+from short_run import SHORT, Command
 
 CONTROL = ["algo=ppo", "env=CartPole-v1"]
 TEXT = ["algo=grpo", "env=gsm8k", "model=tiny", "updates=1", "logger=none"]

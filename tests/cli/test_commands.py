@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import SHORT, Command
+from short_run import SHORT, Command
 
 from zoo.core import build
 from zoo.core.recorder import Recorder

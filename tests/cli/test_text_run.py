@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from short_run import Command
 from test_metrics_documented import listed
 
 from zoo.cli import main

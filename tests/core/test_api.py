@@ -16,6 +16,7 @@ from zoo.core import checkpoint
 from zoo.core.build import build
 from zoo.core.config import compose
 from zoo.core.recorder import Recorder
+from zoo.core.run_folder import RunFolder
 from zoo.errors import UserError
 
 SMALL = ["rollout.num_envs=4", "rollout.steps=32"]
@@ -113,6 +114,14 @@ def test_mistakes_are_named() -> None:
         GRPO("CartPole-v1", group_size=1)
     with pytest.raises(UserError, match="counts env"):
         PPO("CartPole-v1", overrides=SMALL).train(updates=3)
+    with pytest.raises(UserError, match=r"\.train\(total_steps=500\)"):
+        PPO("CartPole-v1", total_steps=500)
+    with pytest.raises(UserError, match="0 or more"):
+        PPO("CartPole-v1", overrides=SMALL).train(-1)
+    with pytest.raises(UserError, match="no budget of a control task"):
+        PPO("CartPole-v1", overrides=["updates=3"])
+    with pytest.raises(UserError, match="can't import no_such_module"):
+        PPO("no_such_module:Env-v0")
     with pytest.raises(UserError, match="env takes a name"):
         PPO(3)
     with pytest.raises(UserError, match="rewards= is for text"):
@@ -220,6 +229,24 @@ def test_an_interrupt_in_the_last_round_still_ends_in_the_final_evaluation() -> 
     assert (early["status"], early["env_steps"], early["eval"]) == ("interrupted", 256, None)
     assert (late["status"], late["env_steps"]) == ("finished", 512)
     assert late["eval"]["episodes"] == 1
+
+
+def test_every_update_is_one_row_and_the_last_one_is_evaluated(tmp_path: Path) -> None:
+    overrides = [*SMALL, "eval.every=256", "eval.options.episodes=1"]
+    PPO("CartPole-v1", run_dir=tmp_path / "a", overrides=overrides).train(512).close()
+    rows = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").open()]
+    assert [row["updates"] for row in rows] == [1, 2, 3, 4]
+    assert ["eval/return_mean" in row for row in rows] == [False, True, False, True]
+
+
+def test_a_folder_in_which_a_run_is_going_on_is_not_taken_twice(tmp_path: Path) -> None:
+    agent = PPO("CartPole-v1", run_dir=tmp_path / "a", overrides=SMALL).train(128)
+    folder = RunFolder.open(tmp_path / "a")
+    with pytest.raises(UserError, match="another process is training"):
+        folder.lock()
+    agent.close()
+    folder.lock()
+    folder.unlock()
 
 
 def test_checkpoints_every_zero_seconds_come_every_round(tmp_path: Path) -> None:

@@ -394,3 +394,19 @@ def test_how_many_rows_are_sampled_together_is_a_setting(policy: LanguagePolicy)
     assert len(rollout.collect(policy)) == 12
     with pytest.raises(UserError, match="max_rows must be ≥ 1"):
         make_rollout(max_rows=0)
+
+
+def test_a_reward_that_always_fails_ends_the_run_and_one_that_recovers_does_not(
+    policy: LanguagePolicy,
+) -> None:
+    broken = Sums(failing=range(4))
+    rollout = make_rollout(broken, prompts=1, max_new_tokens=2)
+    for _ in range(9):
+        rollout.collect(policy)
+    broken.failing = ()
+    rollout.collect(policy)  # a reward at last: the count begins again
+    broken.failing = range(4)
+    for _ in range(9):
+        assert not rollout.collect(policy)["mask"].any()
+    with pytest.raises(UserError, match="no completion of the last 10 updates got a reward"):
+        rollout.collect(policy)

@@ -97,6 +97,7 @@ def _resumed(folder: RunFolder) -> Trainer:
     from zoo.core.build import load
     from zoo.core.run_folder import open_recorder
 
+    folder.lock()
     # The loggers come first: what the build has to say, a fallback for one, is for the user.
     with _closed_on_failure(open_recorder(folder.config, folder)) as recorder:
         trainer = load(folder.path, recorder)

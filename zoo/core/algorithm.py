@@ -88,7 +88,9 @@ class Algorithm:
         from zoo.core.build import build_from_arguments
 
         known = [field.name for field in dataclasses.fields(self.Knobs)]
-        for name in knobs:
+        for name, value in knobs.items():
+            if name in ("total_steps", "updates"):
+                raise UserError(f"the budget is given to train: .train({name}={value}).")
             if name not in known:
                 raise UserError(
                     f"{type(self).__name__} has no knob '{name}'.{nearest(name, known)}"
@@ -198,6 +200,8 @@ class Algorithm:
                 f"the budget of a {self.trainer.rollout.world} task counts"
                 f" {self.trainer.unit.replace('_', ' ').replace('env', 'environment')}."
             )
+        if amount is not None and int(amount) < 0:
+            raise UserError(f"train needs a budget of 0 or more (got {amount}).")
         if amount is not None:
             self.trainer.total = self.trainer.done + int(amount)
         self.trainer.run()

@@ -9,6 +9,7 @@ Gymnasium knows, a reasoning-gym task, a model folder or hub name.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import re
 from pathlib import Path
@@ -103,8 +104,16 @@ def named(group: str) -> list[str]:
 def _environment(name: str, known: list[str]) -> tuple[str, dict[str, Any]]:
     import gymnasium
 
+    module = name.rpartition(":")[0]
     try:
+        if module:  # it registers the environment when it is imported
+            importlib.import_module(module)
         gymnasium.spec(name)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"can't import {error.name} for env={name}: there is no such module in reach of Python"
+            " (a file of your own is found with PYTHONPATH)."
+        ) from error
     except (gymnasium.error.Error, ImportError):
         registered = list(gymnasium.registry)
     else:

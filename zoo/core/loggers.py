@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ _FIGURES = {
     ),
     "text": (
         ("reward", ("reward/mean",)),
-        ("accuracy", ("eval/accuracy_strict",)),
+        ("held-out", ("eval/accuracy_strict",)),
         ("length", ("completion/length_mean",)),
         ("entropy", ("policy/entropy",)),
         ("live groups", ("group/live_fraction",)),
@@ -102,7 +103,13 @@ class Console:
         samples_every_s: float = 60.0,
         stream: TextIO | None = None,
     ) -> None:
-        from rich.console import Console as Terminal
+        from rich.console import Console as Rich
+
+        class Terminal(Rich):
+            def on_broken_pipe(self) -> None:
+                """Fall silent where nobody reads on (``| head``); the run itself goes on."""
+                self.quiet = True
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
         self.world = config.world
         self.unit = "env_steps" if self.world == "control" else "updates"

@@ -73,6 +73,11 @@ class Recorder:
             kept["best"] = result
         return best
 
+    def measured(self, counters: Mapping[str, Any]) -> bool:
+        """Return whether the last evaluation is of the weights as they are."""
+        last = self.evaluations["last"]
+        return last is not None and bool(last["updates"] == counters["updates"])
+
     def failed(self, error: BaseException, counters: Mapping[str, Any]) -> None:
         """Keep the traceback of what ended the run, the user's own one where there is one."""
         if isinstance(error, KeyboardInterrupt):
@@ -106,6 +111,8 @@ class Recorder:
         self.evaluations = dict(state)
 
     def close(self) -> None:
-        """Flush and close the loggers."""
+        """Flush and close the loggers, and let go of the folder."""
         for logger in self.loggers:
             logger.close()
+        if self.folder:
+            self.folder.unlock()

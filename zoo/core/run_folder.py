@@ -11,6 +11,7 @@ errors.log        tracebacks
 from __future__ import annotations
 
 import errno
+import fcntl
 import importlib.metadata
 import json
 import math
@@ -53,6 +54,7 @@ class RunFolder:
     def __init__(self, path: Path, config: Config) -> None:
         self.path, self.config = path, config
         self.checkpoints = path / "checkpoints"
+        self._lock: int | None = None
         self.facts: dict[str, Any] = {
             "algo": config["algo.name"],
             "env": config["env.name"],
@@ -82,6 +84,7 @@ class RunFolder:
                     f"the run folder {path} is not empty: {old}choose another run_dir=."
                 )
             folder = cls(path, config)
+            folder.lock()
             folder.checkpoints.mkdir()
             record = {**config.to_dict(), "made_with": _made_with()}
             _write(path / "config.yaml", yaml.safe_dump(record, sort_keys=False))
@@ -109,8 +112,33 @@ class RunFolder:
         except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
             raise UserError(f"{file} is not the configuration of a run: {error!r}.") from error
 
+    def lock(self) -> None:
+        """Claim the folder for this process until it ends; two writers would mix their rows.
+
+        Raises
+        ------
+        UserError
+            Where another process is training in it.
+        """
+        file = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(file)
+            raise UserError(
+                f"another process is training in {self.path}: wait for it, or stop it first."
+            ) from error
+        self._lock = file
+
+    def unlock(self) -> None:
+        """Give the folder up."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
     def discard(self) -> None:
         """Remove a folder in which no round was recorded."""
+        self.unlock()
         if not (self.path / "metrics.jsonl").exists():
             shutil.rmtree(self.path)
 

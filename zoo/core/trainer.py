@@ -24,10 +24,7 @@ _WORLDS = {
 
 
 class Trainer:
-    """Run one algorithm on one rollout until its budget is spent.
-
-    Of ``config``, ``total_steps``, ``updates``, ``eval`` and ``checkpoint`` are read here.
-    """
+    """Run one algorithm on one rollout until the budget of ``config`` is spent."""
 
     def __init__(
         self,
@@ -70,7 +67,11 @@ class Trainer:
                     self.save()
                     saved = time.monotonic()
             status = "finished" if self.done >= self.total else "interrupted"
-            if evaluation["at_end"] and status == "finished":
+            if (
+                evaluation["at_end"]
+                and status == "finished"
+                and not self.recorder.measured(self.counters)
+            ):
                 self.recorder.log(self.counters, self._evaluate())
             if self.recorder.folder:
                 self.save()
@@ -85,16 +86,14 @@ class Trainer:
         policy, before = self.algorithm.policy, self.done
         with self.learner.autocast():
             batch = check(self.rollout.collect(policy, budget=self.total - before))
-        collected, steps, report = time.perf_counter(), live_steps(batch), self.rollout.report()
-        metrics = dict(report.metrics)
-        with self.learner.autocast():
+            collected, steps, report = time.perf_counter(), live_steps(batch), self.rollout.report()
+            metrics = dict(report.metrics)
             for plugin in self.plugins:
                 metrics.update(plugin.on_rollout(batch, policy))
             batch = self.algorithm.prepare(batch)
         self.buffer.extend(batch)
-        progress = before / max(self.total, 1)
-        share = steps / max(self.total, 1) if self.unit == self.counted else 1 / max(self.total, 1)
-        metrics.update(self.learner.learn(self.buffer, progress, share))
+        total, spent = max(self.total, 1), steps if self.unit == self.counted else 1
+        metrics.update(self.learner.learn(self.buffer, before / total, spent / total))
         for plugin in self.plugins:
             plugin.after_update(metrics)
         policy.version = self.learner.steps
@@ -103,8 +102,8 @@ class Trainer:
             self.counters[counter] += amount
         metrics |= {"time/collect": collected - start, "time/learn": learned - collected}
         metrics[f"speed/{self.counted.removeprefix('env_')}_per_s"] = steps / (learned - start)
-        every = self.config["eval"]["every"] or self.total
-        if before // every < self.done // every and self.done < self.total:
+        every, ended = self.config["eval"]["every"] or self.total, self.done >= self.total
+        if self.config["eval"]["at_end"] if ended else before // every < self.done // every:
             metrics |= self._evaluate()
         self.recorder.log(self.counters, metrics, report, self.rollout.record_file)
         return metrics

@@ -102,7 +102,7 @@ def said(policy: LanguagePolicy, batch: TensorDict, figures: dict[str, float]) -
             f" explains in {' and '.join(dict.fromkeys(names))}: the policy learns from other"
             " samples than its own. Look at the sampling parameters and dtypes."
         )
-    if live is not None and live < _LIVE:
+    if live is not None and live < _LIVE and bool(batch["mask"].any()):
         sentences.append(
             f"warning: only {live:.0%} of the groups have unequal rewards, and the others teach"
             " nothing: the data are too hard or too easy for this model, or the reward never pays."

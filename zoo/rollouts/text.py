@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TextRollout", "TextRolloutKnobs"]
 
+#: a reward that fails now and then is lived with; one that always fails ends the run after these
+_UNPAID = 10
+
 
 @dataclass(frozen=True)
 class TextRolloutKnobs:
@@ -109,6 +112,7 @@ class TextRollout:
         self.generator = torch.Generator().manual_seed(seed)
         self._groups = 0
         self._collected = 0
+        self._unpaid = 0  # updates in a row in which every reward failed
         self._stream: PromptStream | None = None
         self._stream_state: Mapping[str, Any] | None = None
         self._encoded: dict[str, tuple[Any, list[Prompt], list[list[int]]]] = {}
@@ -143,7 +147,14 @@ class TextRollout:
             metrics |= first_step(policy, batch)
             self._notices += said(policy, batch, metrics)
         self._collected += 1
-        self._notices += _failed(answered.scores)
+        failed = _failed(answered.scores)
+        self._notices += failed
+        self._unpaid = 0 if bool(batch["mask"].any()) else self._unpaid + 1
+        if self._unpaid == _UNPAID:
+            raise UserError(
+                f"no completion of the last {_UNPAID} updates got a reward, so nothing is learned."
+                f" {' '.join(failed)}".rstrip()
+            )
         self._report = Report(
             metrics=metrics,
             records=self._records(answered, batch),
@@ -468,7 +479,7 @@ def _failed(scores: Scores) -> list[str]:
     cost = f"{out} are left out of training" if out else "all of them are trained on"
     return [
         f"warning: of {count} completions, rewards failed: {', '.join(failed)}; {cost}."
-        " errors.log has the tracebacks."
+        " The tracebacks are in the run folder's errors.log, or printed where there is none."
     ]
 
 
