@@ -183,3 +183,16 @@ def test_a_model_folder_that_lacks_a_part(zoo: Command, tmp_path: Path, missing:
     )
     assert str(model) in message
     assert missing in message.replace(str(model), "")
+
+
+def test_an_environment_is_found_in_the_module_that_registers_it(
+    zoo: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = 'import gymnasium\nentry = "gymnasium.envs.classic_control:CartPoleEnv"\n'
+    code += 'gymnasium.register("Balanced-v0", entry_point=entry, max_episode_steps=50)\n'
+    (tmp_path / "registers_balanced.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = [s for s in SHORT if not s.startswith("env=")]
+    named = ["env=registers_balanced:Balanced-v0", f"run_dir={tmp_path / 'run'}"]
+    status, _, err = zoo("train", *settings, *named)
+    assert (status, err) == (0, "")

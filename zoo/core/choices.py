@@ -104,11 +104,11 @@ def named(group: str) -> list[str]:
 def _environment(name: str, known: list[str]) -> tuple[str, dict[str, Any]]:
     import gymnasium
 
-    module = name.rpartition(":")[0]
+    module, _, registered_as = name.rpartition(":")
     try:
         if module:  # it registers the environment when it is imported
             importlib.import_module(module)
-        gymnasium.spec(name)
+        gymnasium.spec(registered_as)
     except ModuleNotFoundError as error:
         raise UserError(
             f"can't import {error.name} for env={name}: there is no such module in reach of Python"
