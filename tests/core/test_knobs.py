@@ -50,5 +50,7 @@ def test_numbers_outside_the_range_of_one_algorithm() -> None:
 
 
 def test_the_bounds_themselves_and_null_pass() -> None:
-    PPOKnobs(lr=0.0, betas=(0.0, 0.0), warmup=1.0, max_grad_norm=0.0, gamma=1.0, value_clip=None)
-    GRPOKnobs(minibatch_size=None, micro_batch_size=None, dual_clip=1.5, clip_low=0.0)
+    edge = {"lr": 0.0, "warmup": 1.0, "max_grad_norm": 0.0, "gamma": 1.0, "value_clip": None}
+    ppo = PPOKnobs(betas=(0.0, 0.0), **edge)
+    assert {name: getattr(ppo, name) for name in edge} == edge
+    assert GRPOKnobs(minibatch_size=None, dual_clip=1.5, clip_low=0.0).clip_low == 0.0
