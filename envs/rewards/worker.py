@@ -59,7 +59,7 @@ def main() -> None:
             batch, timeout_s = request["batch"], request["timeout_s"]
             try:
                 function = pickle.loads(request["function"])
-            except BaseException:
+            except BaseException:  # a module of the user's may call sys.exit when it is imported
                 _write(replies, {"failed": _traceback()})
             else:
                 _write(replies, {"loaded": True})

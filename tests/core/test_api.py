@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
 import torch
+from tensordict import TensorDict
 
 from zoo.algorithms import GRPO, PPO
 from zoo.cli import main
 from zoo.core import checkpoint
+from zoo.core.algorithm import Algorithm
 from zoo.core.build import build
 from zoo.core.config import compose
+from zoo.core.learner import OptimizerKnobs
+from zoo.core.protocols import Loss, Update
 from zoo.core.recorder import Recorder
 from zoo.core.run_folder import RunFolder
 from zoo.errors import UserError
@@ -257,3 +263,33 @@ def test_checkpoints_every_zero_seconds_come_every_round(tmp_path: Path) -> None
     agent.trainer.save = lambda path=None: saved.append(agent.trainer.done)  # type: ignore[method-assign]
     agent.trainer.run()
     assert saved == [128, 256, 256]
+
+
+@dataclass(frozen=True)
+class PlainKnobs(OptimizerKnobs):
+    """No plugins' knobs at all."""
+
+    epochs: int = 1
+    minibatch_size: int | None = None
+
+
+class Plain(Algorithm):
+    """Makes every action it took likelier."""
+
+    name = "plain"
+    Knobs = PlainKnobs
+
+    def prepare(self, batch: TensorDict) -> TensorDict:
+        return batch
+
+    def losses(self, batch: TensorDict, update: Update) -> Iterator[Loss]:
+        out = self.evaluation(batch)
+        yield Loss("plain", {"policy": -out.log_prob}, batch["mask"], ("policy",), out)
+
+
+def test_an_algorithm_without_plugins_knobs_has_no_plugins() -> None:
+    agent = Plain("CartPole-v1", lr=1e-2, overrides=SMALL)
+    assert agent.plugins == []
+    agent.trainer.total = 512
+    entropy = [agent.trainer.round()["loss/policy"] for _ in range(4)]
+    assert entropy[-1] < entropy[0]  # what it did, it does more surely

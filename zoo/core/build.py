@@ -228,11 +228,8 @@ def _plugins(knobs: Any, cls: Any, rollout: Any) -> list[Any]:
         gamma=getattr(knobs, "gamma", 1.0),
         group_scale=getattr(knobs, "scale", None),
     )
-    return [
-        Entropy.build(knobs.entropy, facts),
-        RewardScale.build(knobs.reward_scale, facts),
-        KL.build(knobs.kl, facts),
-    ]
+    order = (("entropy", Entropy), ("reward_scale", RewardScale), ("kl", KL))
+    return [plugin.build(getattr(knobs, n), facts) for n, plugin in order if hasattr(knobs, n)]
 
 
 def _seed_everything(seed: int) -> None:
