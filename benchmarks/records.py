@@ -1,4 +1,4 @@
-"""What a run left behind, whoever made it: the one form that every reader gives and reports take."""
+"""What a run left behind, whoever made it: what every reader gives and every report takes."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class Run:
         Dotted key → plain value; empty where the source does not say.
     facts : mapping
         Those known of: ``env_steps``, ``updates``, ``tokens``, ``wall_s``, ``peak_rss_gib``,
-        ``dataset``, ``model``, ``budget`` (in ``unit``), ``evaluation`` (the last one's figures, as in
-        summary.json), ``versions``, ``hardware``, ``revision``, ``time``.
+        ``dataset``, ``model``, ``budget`` (in ``unit``), ``evaluation`` (the last one's figures, as
+        in summary.json), ``versions``, ``hardware``, ``revision``, ``time``.
     named : bool
         Whether the label was chosen by a person: it then stands as it is.
     """
