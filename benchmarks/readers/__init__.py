@@ -1,0 +1,111 @@
+"""Readers of results: our own run folders and other people's files, as one collection of runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zoo.benchmarks.readers import manifests, zoo_runs
+from zoo.benchmarks.readers.arguments import Argument, parse
+from zoo.benchmarks.readers.repeats import drop_repeats, unknown_seeds
+from zoo.benchmarks.readers.search import LOOKED_FOR, Source, search
+from zoo.benchmarks.readers.series import count
+from zoo.benchmarks.records import Collection, Note, Run
+from zoo.errors import UserError
+
+__all__ = ["read"]
+
+
+def read(arguments: Sequence[str]) -> Collection:
+    """Read all runs that the arguments name.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        ``[LABEL[@ENV]=]PATH`` each, where PATH is a file, a folder that is searched for runs, or a
+        pattern (``runs/ppo-*``).
+
+    Returns
+    -------
+    Collection
+        The runs in the order of the arguments, each once, and notes on what is missing or strange.
+
+    Raises
+    ------
+    UserError
+        Where an argument names nothing that exists, nothing that can be read, or a file that is
+        broken. What is broken among other runs that were found by searching is a note instead.
+    """
+    parsed = [parse(text) for text in arguments]
+    found = _Found()
+    # A name that a person chose goes before those that runs give themselves.
+    for argument in sorted(parsed, key=lambda a: a.label is None and a.env is None):
+        found.read(argument)
+    runs, repeats = drop_repeats([run for a in dict.fromkeys(parsed) for run in found.runs[a]])
+    if not runs:
+        raise UserError(found.notes[0].text if found.notes else "there is nothing to read.")
+    return Collection(tuple(runs), (*found.notes, *repeats, *unknown_seeds(runs)))
+
+
+class _Found:
+    """What was read so far."""
+
+    def __init__(self) -> None:
+        self.runs: dict[Argument, list[Run]] = {}
+        self.notes: list[Note] = []
+        self.read_as: dict[str, str | None] = {}  # real path of a source → the label it was given
+
+    def read(self, argument: Argument) -> None:
+        """Read all that one argument names."""
+        errors: list[UserError] = []
+        runs, sources = self.runs.setdefault(argument, []), 0
+        for path in argument.paths:
+            named = path.is_file() and not argument.pattern
+            below, notes = search(path, named)
+            self.notes += notes
+            for source in below:
+                sources += 1
+                try:
+                    runs += self._read_source(source, argument)
+                except UserError as error:
+                    if named:
+                        raise
+                    errors.append(error)
+        if errors and not runs:
+            more = f" (and {count(len(errors) - 1, 'other')} like it)" if len(errors) > 1 else ""
+            raise UserError(f"{errors[0]}{more}")
+        if not sources:
+            raise UserError(f"no run found under {argument.text}: looked for {LOOKED_FOR}.")
+        self.notes += [Note(f"left out: {error}") for error in errors]
+
+    def _read_source(self, source: Source, argument: Argument) -> Sequence[Run]:
+        real = os.path.realpath(source.path)
+        if real in self.read_as:
+            if argument.label not in (None, self.read_as[real]):
+                text = f"{source.path} is named twice; it stands under {self.read_as[real]}."
+                self.notes.append(Note(text, source.path))
+            return ()
+        collection = _READERS[source.kind](source.path, argument)
+        self.read_as[real] = argument.label
+        self.notes += collection.notes
+        return collection.runs
+
+
+def _read_zoo_run(path: Path, argument: Argument) -> Collection:
+    collection = zoo_runs.read_run(path, argument.label, argument.env)
+    label = manifests.label_of(path) if argument.label is None else None
+    if label is None:
+        return collection
+    return replace(collection, runs=tuple(replace(r, label=label) for r in collection.runs))
+
+
+def _read_manifest(path: Path, argument: Argument) -> Collection:
+    return Collection((), tuple(manifests.never_started(path)))
+
+
+_READERS: dict[str, Callable[[Path, Argument], Collection]] = {
+    "zoo": _read_zoo_run,
+    "manifest": _read_manifest,
+}

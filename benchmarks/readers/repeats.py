@@ -1,0 +1,80 @@
+"""Runs that are there twice, and seeds that nobody wrote down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zoo.benchmarks.readers.series import count
+from zoo.benchmarks.records import Note, Run
+
+__all__ = ["drop_repeats", "unknown_seeds"]
+
+#: what may differ between two runs that are the same one
+_INCIDENTAL = ("run_dir", "threads", "logger.", "checkpoint.")
+
+
+def drop_repeats(runs: Sequence[Run]) -> tuple[list[Run], list[Note]]:
+    """Keep one run of each label, task and seed, unless their settings differ.
+
+    The one that got furthest is kept, the newest of those that got equally far: a run that was
+    started again must not count as two seeds.
+    """
+    kept: dict[int, Run] = {}
+    notes = []
+    for place, run in enumerate(runs):
+        twin = next((p for p, other in kept.items() if _same(run, other)), None)
+        if twin is None:
+            kept[place] = run
+            continue
+        better, other = sorted((kept[twin], run), key=_progress, reverse=True)
+        kept[twin] = better
+        notes.append(
+            Note(
+                f"{run.label} on {run.env} has seed {run.seed} twice with the same settings:"
+                f" {better.source} counts, {other.source} is left out.",
+                other.source,
+            )
+        )
+    return list(kept.values()), notes
+
+
+def unknown_seeds(runs: Sequence[Run]) -> list[Note]:
+    """Say of which groups no seeds are known."""
+    groups: dict[tuple[str, str], int] = {}
+    for run in runs:
+        if run.seed is None:
+            groups[run.label, run.env] = groups.get((run.label, run.env), 0) + 1
+    return [
+        Note(
+            f"{label} on {env}: the seeds of {count(number, 'run')} are not known, so they are"
+            " paired with no others."
+        )
+        for (label, env), number in groups.items()
+    ]
+
+
+def _same(run: Run, other: Run) -> bool:
+    if run.seed is None or (run.label, run.env, run.seed) != (other.label, other.env, other.seed):
+        return False
+    # Where one of them says nothing about its settings, they can't be told apart.
+    return not (run.settings and other.settings) or _essential(run.settings) == _essential(
+        other.settings
+    )
+
+
+def _essential(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if not key.startswith(_INCIDENTAL)}
+
+
+def _progress(run: Run) -> tuple[float, float]:
+    furthest = max((float(curve.step[-1]) for curve in run.curves.values()), default=0.0)
+    return furthest, _age(run.source)
+
+
+def _age(source: Path) -> float:
+    try:
+        return source.stat().st_mtime
+    except OSError:
+        return 0.0
