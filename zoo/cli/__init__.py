@@ -21,6 +21,7 @@ _COMMANDS = {
     "train": "train an algorithm on an environment",
     "eval": "measure a run on episodes or held-out prompts",
     "enjoy": "watch a run act, or read its completions",
+    "report": "compare runs, and say what follows",
     "list": "show algorithms, environments, models and presets, and who runs on whom",
 }
 

@@ -1,0 +1,156 @@
+"""Scores averaged over tasks, each put on the scale from a random policy to the best published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from zoo.benchmarks import statistics
+from zoo.benchmarks.intervals import Band, Estimate, difference, improvement, interval, profile
+from zoo.benchmarks.references import reference
+from zoo.benchmarks.tasks import Task
+from zoo.benchmarks.wording import listed, plural
+
+__all__ = ["Aggregate", "Overall", "average"]
+
+THRESHOLDS = np.linspace(0.0, 1.2, 61)
+_STATISTICS = {
+    "IQM": statistics.iqm,
+    "median": statistics.median,
+    "mean": statistics.mean,
+    "optimality gap": statistics.optimality_gap,
+}
+
+
+@dataclass(frozen=True)
+class Overall:
+    """What one label reached over all tasks.
+
+    Attributes
+    ----------
+    label, colour : str, int
+        Its group's.
+    scores : ndarray, [runs, tasks]
+        On the scale where 0 is a random policy and 1 the best published result.
+    figures : mapping
+        ``IQM``, ``median``, ``mean`` and ``optimality gap``.
+    profile : Band
+        The fraction of scores above each of ``THRESHOLDS``.
+    seeds : tuple of tuple of int, optional
+        The runs' seeds on every task; None where one is not known.
+    """
+
+    label: str
+    colour: int
+    scores: np.ndarray
+    figures: Mapping[str, Estimate]
+    profile: Band
+    seeds: tuple[tuple[int, ...], ...] | None
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """An average over tasks.
+
+    Attributes
+    ----------
+    envs : tuple of str
+        The tasks it runs over.
+    overall : tuple of Overall
+        Those that ran on all of them.
+    notes : tuple of str
+        What was left out.
+    """
+
+    envs: tuple[str, ...]
+    overall: tuple[Overall, ...]
+    notes: tuple[str, ...]
+
+    def pairs(self) -> list[tuple[Overall, Overall, Estimate, Estimate, bool]]:
+        """Compare two by two, the higher IQM first.
+
+        Returns
+        -------
+        list of (Overall, Overall, Estimate, Estimate, bool)
+            The two, the difference of their IQMs, the probability of improvement, and whether runs
+            of one seed were compared with each other.
+        """
+        ranked = sorted(self.overall, key=lambda o: -o.figures["IQM"].value)
+        found = []
+        for i, a in enumerate(ranked):
+            for b in ranked[i + 1 :]:
+                paired = a.seeds is not None and a.seeds == b.seeds
+                apart = difference(a.scores, b.scores, paired=paired)
+                found.append((a, b, apart, improvement(a.scores, b.scores), paired))
+        return found
+
+
+def average(tasks: Sequence[Task]) -> Aggregate | None:
+    """Average over the tasks that all of at least two labels, or the only one, ran on.
+
+    Returns
+    -------
+    Aggregate, optional
+        None where there are not two tasks whose scale is known.
+    """
+    scaled = [t for t in tasks if reference(t.env, t.metric).scaled and t.compared]
+    if len(scaled) < 2:
+        return None
+    labels = list(dict.fromkeys(g.label for t in scaled for g in t.compared))
+    ran = {label: {t.env for t in scaled if _group(t, label)} for label in labels}
+    full = [label for label in labels if len(ran[label]) == len(scaled)]
+    if len(full) < min(2, len(labels)):  # all on every task, or the tasks that most have in common
+        common = [t for t in scaled if all(t.env in envs for envs in ran.values())]
+        scaled, full = common, labels
+    if len(scaled) < 2:
+        return None
+    notes = []
+    left = [label for label in labels if label not in full]
+    if left:
+        notes.append(
+            f"{listed(left)} did not run on all of these tasks and is left out of averages."
+        )
+    missing = [t.env for t in tasks if t.env not in [s.env for s in scaled]]
+    if missing:
+        notes.append(
+            f"{listed(missing)} is left out of averages: not all ran there, or its scale is"
+            " not known."
+        )
+    most = min(len(_values(t, label)) for t in scaled for label in full)
+    if any(len(_values(t, label)) > most for t in scaled for label in full):
+        notes.append(
+            f"Averages take the first {plural(most, 'run')} by seed of each task, as many as"
+            " every one has."
+        )
+    overall = tuple(_overall(label, scaled, most) for label in full)
+    return Aggregate(tuple(t.env for t in scaled), overall, tuple(notes))
+
+
+def _group(task: Task, label: str):  # type: ignore[no-untyped-def]
+    return next((g for g in task.compared if g.label == label), None)
+
+
+def _values(task: Task, label: str) -> np.ndarray:
+    return _group(task, label).values
+
+
+def _overall(label: str, tasks: Sequence[Task], runs: int) -> Overall:
+    columns = []
+    for task in tasks:
+        scale = reference(task.env, task.metric)
+        assert scale.random is not None and scale.best is not None
+        low, high = scale.random, scale.best
+        columns.append((_values(task, label)[:runs] - low) / (high - low))
+    scores = np.stack(columns, axis=1)
+    groups = [_group(t, label) for t in tasks]
+    seeds = [g.seeds for g in groups]
+    return Overall(
+        label,
+        groups[0].colour,
+        scores,
+        {name: interval(f, scores, method="expanded") for name, f in _STATISTICS.items()},
+        profile(scores, THRESHOLDS),
+        tuple(s[:runs] for s in seeds) if all(s is not None for s in seeds) else None,
+    )

@@ -1,0 +1,394 @@
+"""Who is compared with whom, on which figure, and where: runs become groups, groups become tasks.
+
+A group is the runs of one label on one environment. Where their settings differ in more than the
+seed, they are not runs of one thing: the group is split and the difference joins the label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from zoo.benchmarks.records import Curve, Note, Run
+from zoo.benchmarks.wording import number, runs_named, several, slug
+
+__all__ = ["Group", "Member", "Task", "differing", "gather", "trained_alike"]
+
+COUNTED = ("finished", "unknown")
+#: how far past the compared step a measurement may lie, and how far before it without a note
+_PAST, _BEFORE = 1.02, 0.9
+#: settings that do not change what is learned
+_INCIDENTAL = ("seed", "run_dir", "threads", "logger", "checkpoint", "eval", "made_with")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run that enters the statistics: its curve, and its value at the compared step."""
+
+    run: Run
+    curve: Curve
+    value: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one label on one task.
+
+    Attributes
+    ----------
+    label : str
+        Its name.
+    colour : int
+        Its place in the palette, the same in all tasks.
+    members : tuple of Member
+        The runs that enter the statistics, in order of their seeds.
+    others : tuple of Run
+        Runs that do not: interrupted, failed, diverged, or without the compared figure.
+    """
+
+    label: str
+    colour: int
+    members: tuple[Member, ...]
+    others: tuple[Run, ...]
+
+    @property
+    def values(self) -> np.ndarray:
+        """The members' values at the compared step, [N]."""
+        return np.array([m.value for m in self.members])
+
+    @property
+    def seeds(self) -> tuple[int, ...] | None:
+        """The members' seeds; None where one is not known or stands twice."""
+        seeds = [m.run.seed for m in self.members]
+        known = [s for s in seeds if s is not None]
+        return tuple(known) if len(set(known)) == len(seeds) else None
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of its first run that has any."""
+        runs = (*(m.run for m in self.members), *self.others)
+        return next((run.settings for run in runs if run.settings), {})
+
+
+@dataclass(frozen=True)
+class Task:
+    """One environment: the groups that ran on it, and what of them is compared.
+
+    Attributes
+    ----------
+    env, metric, unit : str
+        As in :class:`~zoo.benchmarks.records.Run`.
+    kind : str
+        ``evaluation`` or ``training``: the curves that are compared.
+    at : float, optional
+        The step at which all are compared; None where their steps count different things, and each
+        is taken at its own end.
+    groups : tuple of Group
+        In the order in which they were named.
+    anchor : str
+        Its name in links and files, of its own among the tasks.
+    """
+
+    env: str
+    metric: str
+    unit: str
+    kind: str
+    at: float | None
+    groups: tuple[Group, ...]
+    anchor: str
+
+    @property
+    def compared(self) -> tuple[Group, ...]:
+        """The groups that have runs in the statistics."""
+        return tuple(g for g in self.groups if g.members)
+
+    @property
+    def percent(self) -> bool:
+        """Whether values are fractions, to be shown as percentages."""
+        return self.metric == "accuracy"
+
+
+def gather(runs: Sequence[Run], at: float | None = None) -> tuple[tuple[Task, ...], list[Note]]:
+    """Sort runs into tasks, and say what had to be decided or left out.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        As the readers give them.
+    at : float, optional
+        The step to compare at, in place of the last one that all runs of a task have reached.
+
+    Returns
+    -------
+    tuple of Task, list of Note
+        In the order in which they were named.
+    """
+    notes: list[Note] = []
+    labelled = _split_labels([_in_capitals(run) for run in runs], notes)
+    colours = {label: i for i, label in enumerate(dict.fromkeys(r.label for r in labelled))}
+    envs = dict.fromkeys(r.env for r in labelled)
+    tasks: list[Task] = []
+    for env in envs:
+        name = slug("task", env)
+        if name in [t.anchor for t in tasks]:
+            name = f"{name}-{len(tasks) + 1}"
+        here = [r for r in labelled if r.env == env]
+        tasks.append(_task(env, name, here, colours, at, notes))
+    return tuple(tasks), notes
+
+
+def trained_alike(run: Run) -> dict[str, Any]:
+    """Return the settings that bear on what a run learns."""
+    return {k: v for k, v in run.settings.items() if k.split(".")[0] not in _INCIDENTAL}
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys whose values are not the same in all, in the order they are met."""
+    missing = object()
+    keys = dict.fromkeys(k for s in settings for k in s)
+    return [
+        k for k in keys if any(s.get(k, missing) != settings[0].get(k, missing) for s in settings)
+    ]
+
+
+def _in_capitals(run: Run) -> Run:
+    """Write an algorithm's name as papers do where nobody chose another label."""
+    own = not run.named and run.label == run.settings.get("algo.name")
+    return replace(run, label=run.label.upper()) if own else run
+
+
+def _split_labels(runs: Sequence[Run], notes: list[Note]) -> list[Run]:
+    """Give runs of one label that were trained differently labels of their own."""
+    alike: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        alike.setdefault((run.label, run.env), []).append(run)
+    renamed: dict[int, Run] = {}
+    for (label, env), members in alike.items():
+        known = [r for r in members if r.settings]
+        keys = differing([trained_alike(r) for r in known]) if known else []
+        if not keys:
+            continue
+        if any(r.named for r in members):
+            notes.append(
+                Note(
+                    f"The runs named {label} on {env} differ in {_some(keys)}: they are one group"
+                    " because you named them so."
+                )
+            )
+            continue
+        for run in known:
+            suffix = ", ".join(f"{_short(k, keys)}={_plain(run.settings.get(k))}" for k in keys[:3])
+            more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+            renamed[id(run)] = replace(run, label=f"{label} ({suffix}{more})")
+    if renamed:
+        return _told_apart([renamed.get(id(run), run) for run in runs])
+    return list(runs)
+
+
+def _told_apart(runs: list[Run]) -> list[Run]:
+    """Number labels that are equal though their runs were trained differently."""
+    seen: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    apart = []
+    for run in runs:
+        kinds = seen.setdefault((run.label, run.env), [])
+        if run.named or not run.settings:
+            apart.append(run)
+            continue
+        settings = trained_alike(run)
+        if settings not in kinds:
+            kinds.append(settings)
+        place = kinds.index(settings)
+        apart.append(replace(run, label=f"{run.label} #{place + 1}") if place else run)
+    return apart
+
+
+def _short(key: str, keys: Sequence[str]) -> str:
+    """Return the last part of a key where that is enough to know it by."""
+    last = key.rpartition(".")[2]
+    return last if sum(k.rpartition(".")[2] == last for k in keys) == 1 else key
+
+
+def _plain(value: Any) -> str:
+    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _some(keys: Sequence[str]) -> str:
+    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more settings" if len(keys) > 3 else "")
+
+
+def _task(
+    env: str,
+    anchor: str,
+    runs: list[Run],
+    colours: Mapping[str, int],
+    at: float | None,
+    notes: list[Note],
+) -> Task:
+    counted = [r for r in runs if r.status in COUNTED and r.curves]
+    _note_uncounted(env, runs, notes)
+    kind = _kind(env, counted, notes)
+    metric = _majority([r.metric for r in counted if kind in r.curves] or [r.metric for r in runs])
+    strange = [r for r in counted if r.metric != metric]
+    if strange:
+        notes.append(
+            Note(
+                f"{env}: {runs_named(strange)} measured {strange[0].metric} and not {metric}, and"
+                " can't be compared."
+            )
+        )
+    usable = [r for r in counted if kind in r.curves and r not in strange]
+    unit, mixed = _unit(env, usable, notes)
+    step = None if mixed else _common_step(env, usable, kind, unit, at, notes)
+    members: dict[str, list[Member]] = {}
+    for run in usable:
+        value = _value(run, run.curves[kind], kind, step, unit, notes)
+        if value is not None:
+            members.setdefault(run.label, []).append(Member(run, run.curves[kind], value))
+    inside = {id(m.run) for group in members.values() for m in group}
+    groups = [
+        Group(
+            label,
+            colours[label],
+            tuple(sorted(members.get(label, []), key=_by_seed)),
+            tuple(r for r in runs if r.label == label and id(r) not in inside),
+        )
+        for label in dict.fromkeys(r.label for r in runs)
+    ]
+    return Task(env, metric, unit, kind, step, tuple(groups), anchor)
+
+
+def _by_seed(member: Member) -> tuple[bool, int]:
+    return member.run.seed is None, member.run.seed or 0
+
+
+def _majority(values: Sequence[str]) -> str:
+    return max(dict.fromkeys(values), key=values.count)
+
+
+def _note_uncounted(env: str, runs: Iterable[Run], notes: list[Note]) -> None:
+    """Say which runs of a group are left out; leaving out those that failed flatters the rest."""
+    runs = list(runs)
+    for label in dict.fromkeys(r.label for r in runs):
+        mine = [r for r in runs if r.label == label]
+        for status in dict.fromkeys(r.status for r in mine if r.status not in COUNTED):
+            left = [r for r in mine if r.status == status]
+            flatter = status in ("failed", "diverged")
+            caution = ", which flatters it" if flatter and len(left) < len(mine) else ""
+            state = {"running": "still running", "diverged": "diverged (NaN)"}.get(status, status)
+            notes.append(
+                Note(
+                    f"{len(left)} of the {len(mine)} runs of {label} on {env} {several(left)}"
+                    f" {state} ({runs_named(left)}): left out of the statistics{caution}."
+                )
+            )
+
+
+def _kind(env: str, runs: Sequence[Run], notes: list[Note]) -> str:
+    """Choose the curves that all runs have, evaluations before training."""
+    for kind in ("evaluation", "training"):
+        if runs and all(kind in r.curves for r in runs):
+            if kind == "training" and any("evaluation" in r.curves for r in runs):
+                lacking = [r for r in runs if "evaluation" not in r.curves]
+                notes.append(
+                    Note(
+                        f"{env}: compared by the returns of training episodes, since"
+                        f" {runs_named(lacking)} {several(lacking, 'has', 'have')} no evaluations."
+                    )
+                )
+            return kind
+    kind = "evaluation" if any("evaluation" in r.curves for r in runs) else "training"
+    lacking = [r for r in runs if kind not in r.curves]
+    if lacking:
+        notes.append(
+            Note(
+                f"{env}: {runs_named(lacking)} {several(lacking, 'has', 'have')} no {kind} curve"
+                " as the others have, and can't be compared."
+            )
+        )
+    return kind
+
+
+def _unit(env: str, runs: Sequence[Run], notes: list[Note]) -> tuple[str, bool]:
+    """Return what steps count, and whether that differs between runs."""
+    units = [r.unit for r in runs]
+    known = [u for u in units if u != "steps"]
+    if not known:
+        return "steps", False
+    unit = _majority(known)
+    if len(set(known)) > 1:
+        notes.append(
+            Note(
+                f"{env}: steps are {' in some runs and '.join(dict.fromkeys(known))} in others, so"
+                " that no step is common: each run is taken at its own end, and only the time axis"
+                " holds all curves."
+            )
+        )
+        return unit, True
+    if "steps" in units:
+        unknown = [r for r in runs if r.unit == "steps"]
+        notes.append(
+            Note(
+                f"{env}: the steps of {runs_named(unknown)} are taken for {unit}, which their"
+                " source does not say."
+            )
+        )
+    return unit, False
+
+
+def _common_step(
+    env: str, runs: Sequence[Run], kind: str, unit: str, at: float | None, notes: list[Note]
+) -> float | None:
+    """Return the last step that all runs have reached; the step asked for where there is one."""
+    ends = [float(r.curves[kind].step[-1]) for r in runs]
+    if not ends:
+        return None
+    if at is not None:
+        return at
+    step = min(ends)
+    if max(ends) > step * _PAST:
+        shortest = [r for r, end in zip(runs, ends, strict=True) if end == step]
+        notes.append(
+            Note(
+                f"{env}: runs end between {number(step)} and {number(max(ends))} {unit}, and are"
+                f" compared at {number(step)}, where {runs_named(shortest)}"
+                f" {several(shortest, 'ends', 'end')}."
+            )
+        )
+    return step
+
+
+def _value(
+    run: Run, curve: Curve, kind: str, step: float | None, unit: str, notes: list[Note]
+) -> float | None:
+    """Return what a run had reached at a step; None where it was not measured by then.
+
+    The last evaluation; of training episodes, whose returns are noisy, the mean over the last tenth
+    of the steps.
+    """
+    at = float(curve.step[-1]) if step is None else step
+    there = int(np.searchsorted(curve.step, at * _PAST, side="right"))
+    if there == 0 or curve.step[-1] < at * _BEFORE:
+        measured, when = (curve.step[0], "first") if there == 0 else (curve.step[-1], "last")
+        notes.append(
+            Note(
+                f"{runs_named([run])} on {run.env} was {when} measured at {number(measured)}"
+                f" {unit}: it has no value at {number(at)} and is left out there.",
+                run.source,
+            )
+        )
+        return None
+    if curve.step[there - 1] < at * _BEFORE:
+        notes.append(
+            Note(
+                f"{runs_named([run])} on {run.env} is compared at {number(at)} {unit}, but was last"
+                f" measured before that at {number(curve.step[there - 1])}.",
+                run.source,
+            )
+        )
+    first = there - 1
+    if kind == "training":
+        first = min(first, int(np.searchsorted(curve.step, curve.step[there - 1] * _BEFORE)))
+    return float(curve.value[first:there].mean())

@@ -1,0 +1,201 @@
+"""What follows from the figures, in sentences, and what does not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from zoo.benchmarks.intervals import (
+    Estimate,
+    difference,
+    fewest_runs,
+    improvement,
+    level,
+)
+from zoo.benchmarks.references import Published, reference
+from zoo.benchmarks.tasks import Group, Task
+from zoo.benchmarks.wording import interval, number, plural, signed, value
+
+__all__ = ["Pair", "beside", "chance", "gains", "levels", "pairs", "sentence"]
+
+#: with more groups than this on a task, only the best one is compared with the others
+_ALL_PAIRS = 4
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two groups of one task, the one with the higher IQM first.
+
+    Attributes
+    ----------
+    better, worse : Group
+        Whom it compares.
+    difference : Estimate
+        IQM of the first less that of the second.
+    probability : Estimate
+        That a run of the first is better than one of the second.
+    paired : bool
+        Whether runs of one seed were compared with each other.
+    """
+
+    better: Group
+    worse: Group
+    difference: Estimate
+    probability: Estimate
+    paired: bool
+
+    @property
+    def decided(self) -> bool:
+        """Whether the interval leaves no difference out."""
+        return self.difference.excludes(0.0)
+
+
+def pairs(task: Task, baseline: str | None = None) -> list[Pair]:
+    """Compare the groups of a task two by two; with a baseline, each with that one."""
+    groups = sorted(task.compared, key=lambda g: -level(g.values).value)
+    named = [g for g in groups if g.label == baseline]
+    if named:
+        couples = [(g, named[0]) for g in groups if g is not named[0]]
+    elif len(groups) <= _ALL_PAIRS:
+        couples = list(itertools.combinations(groups, 2))
+    else:
+        couples = [(groups[0], other) for other in groups[1:]]
+    return [_pair(*(sorted(couple, key=groups.index))) for couple in couples]
+
+
+def _pair(better: Group, worse: Group) -> Pair:
+    paired = better.seeds is not None and better.seeds == worse.seeds and _same_start(better, worse)
+    x, y = better.values, worse.values
+    return Pair(better, worse, difference(x, y, paired=paired), improvement(x, y), paired)
+
+
+def _same_start(a: Group, b: Group) -> bool:
+    """Whether one seed means the same in both: the same program drew from it."""
+    return {m.run.kind for m in a.members} == {m.run.kind for m in b.members}
+
+
+def sentence(pair: Pair, task: Task) -> str:
+    """Say what a comparison shows."""
+    better, worse, percent = pair.better, pair.worse, task.percent
+    amount = signed(pair.difference.value, percent)
+    points = " points" if percent else ""
+    env = f"[{task.env}](#{task.anchor})"
+    if pair.difference.low is None or pair.difference.high is None:
+        return (
+            f"Nothing follows yet for {better.label} against {worse.label} on {env}:"
+            f" {amount}{points} with {_seeds(pair)}, and fewer than {fewest_runs()} give no"
+            " interval to be trusted."
+        )
+    if pair.difference.flat and pair.difference.value == 0:
+        return (
+            f"{better.label} and {worse.label} are equal on {env}:"
+            f" {value(better.values[0], percent)} in every run ({_where(pair, task)})."
+        )
+    spread = f"{amount} {interval(pair.difference.low, pair.difference.high, percent, sign=True)}"
+    if pair.decided:
+        return (
+            f"{better.label} beats {worse.label} on {env}: {spread}{points}, probability of"
+            f" improvement {_probability(pair.probability.value)} ({_where(pair, task)})."
+        )
+    half = (pair.difference.high - pair.difference.low) / 2
+    return (
+        f"No difference outside noise between {better.label} and {worse.label} on {env}:"
+        f" {spread}{points} ({_where(pair, task)}; here a difference has to pass about"
+        f" {value(100 * half if percent else half)}{points} to be seen)."
+    )
+
+
+def _probability(p: float) -> str:
+    return f"{p:.2f}".replace("0.", ".") if p < 1 else "1"
+
+
+def _seeds(pair: Pair) -> str:
+    counts = len(pair.better.members), len(pair.worse.members)
+    if counts[0] == counts[1]:
+        return f"{plural(counts[0], 'seed')} each"
+    return f"{counts[0]} against {plural(counts[1], 'seed')}"
+
+
+def _where(pair: Pair, task: Task) -> str:
+    paired = ", paired" if pair.paired else ""
+    kind = "" if task.kind == "evaluation" else ", by training episodes"
+    return f"{_seeds(pair)}{paired}{_at(task)}{kind}"
+
+
+def _at(task: Task) -> str:
+    if task.at is None:
+        return ", each at its own end"
+    return f", at {number(task.at)} {task.unit}"
+
+
+def levels(task: Task) -> list[str]:
+    """Say what groups reached that have a published counterpart, or are alone on their task."""
+    said = []
+    for group in task.compared:
+        published = _counterpart(group, task)
+        if published is None and len(task.compared) > 1:
+            continue
+        found = level(group.values)
+        one = len(group.members) == 1
+        how = "one run" if one else f"IQM of {plural(len(group.members), 'seed')}"
+        said.append(
+            f"{group.label} on [{task.env}](#{task.anchor}): {value(found.value, task.percent)}"
+            f" {interval(found.low, found.high, task.percent)}".rstrip()
+            + f" ({how}{_at(task)}){_beside(published, found)}."
+        )
+    return said
+
+
+def _counterpart(group: Group, task: Task) -> Published | None:
+    """Return a published result of the same algorithm after about as many steps."""
+    return next(
+        (p for p in beside(group, task) if task.at and 0.8 <= p.budget / task.at <= 1.25), None
+    )
+
+
+def _beside(published: Published | None, found: Estimate) -> str:
+    if published is None:
+        return ""
+    text = f"; {published.source} published {value(published.value)} ({published.about})"
+    if found.low is None or found.high is None:
+        return text
+    if found.low <= published.value <= found.high:
+        return f"{text}, which the interval holds"
+    return f"{text}, which is {'below' if published.value < found.low else 'above'} the interval"
+
+
+def beside(group: Group, task: Task) -> list[Published]:
+    """Return what was published for a group's algorithm on a task."""
+    algo = str(group.settings.get("algo.name", group.label)).lower()
+    return [p for p in reference(task.env, task.metric).published if p.algo in algo.split()]
+
+
+def gains(task: Task) -> list[str]:
+    """Say how far each group came from where it started, where the start was measured."""
+    said = []
+    for group in task.compared:
+        starts = [m.curve.value[0] for m in group.members if m.curve.step[0] == 0]
+        if len(starts) != len(group.members) or not task.percent:
+            continue
+        gain = level(group.values - np.array(starts))
+        before, after = level(np.array(starts)), level(group.values)
+        said.append(
+            f"{group.label} on [{task.env}](#{task.anchor}):"
+            f" {value(before.value, True)} → {value(after.value, True)},"
+            f" {signed(gain.value, True)} {interval(gain.low, gain.high, True, sign=True)} points"
+            f" ({plural(len(starts), 'seed')}{_at(task)})."
+        )
+    return said
+
+
+def chance(count: int) -> Sequence[str]:
+    """Warn of what many comparisons bring about by chance."""
+    if count <= 5:
+        return []
+    return [
+        f"{count} comparisons were made at 95 % each: about {number(0.05 * count, 2)} of them would"
+        " look like a difference where there is none."
+    ]
