@@ -10,7 +10,7 @@ import numpy as np
 from zoo.benchmarks import statistics
 from zoo.benchmarks.intervals import Band, Estimate, difference, improvement, interval, profile
 from zoo.benchmarks.references import reference
-from zoo.benchmarks.tasks import Task
+from zoo.benchmarks.tasks import Group, Task
 from zoo.benchmarks.wording import listed, plural
 
 __all__ = ["Aggregate", "Overall", "average"]
@@ -99,7 +99,7 @@ def average(tasks: Sequence[Task]) -> Aggregate | None:
     if len(scaled) < 2:
         return None
     labels = list(dict.fromkeys(g.label for t in scaled for g in t.compared))
-    ran = {label: {t.env for t in scaled if _group(t, label)} for label in labels}
+    ran = {label: {t.env for t in scaled if t.group(label)} for label in labels}
     full = [label for label in labels if len(ran[label]) == len(scaled)]
     if len(full) < min(2, len(labels)):  # all on every task, or the tasks that most have in common
         common = [t for t in scaled if all(t.env in envs for envs in ran.values())]
@@ -109,48 +109,39 @@ def average(tasks: Sequence[Task]) -> Aggregate | None:
     notes = []
     left = [label for label in labels if label not in full]
     if left:
-        notes.append(
-            f"{listed(left)} did not run on all of these tasks and is left out of averages."
-        )
+        notes.append(f"Averages leave out {listed(left)}, not run on all of their tasks.")
     missing = [t.env for t in tasks if t.env not in [s.env for s in scaled]]
     if missing:
         notes.append(
-            f"{listed(missing)} is left out of averages: not all ran there, or its scale is"
-            " not known."
+            f"Averages leave out {listed(missing)}: not all ran there, or the scale is not known."
         )
-    most = min(len(_values(t, label)) for t in scaled for label in full)
-    if any(len(_values(t, label)) > most for t in scaled for label in full):
+    groups = {label: [g for t in scaled if (g := t.group(label))] for label in full}
+    counts = [len(g.members) for label in full for g in groups[label]]
+    most = min(counts)
+    if max(counts) > most:
         notes.append(
             f"Averages take the first {plural(most, 'run')} by seed of each task, as many as"
             " every one has."
         )
-    overall = tuple(_overall(label, scaled, most) for label in full)
+    overall = tuple(_overall(groups[label], scaled, most) for label in full)
     return Aggregate(tuple(t.env for t in scaled), overall, tuple(notes))
 
 
-def _group(task: Task, label: str):  # type: ignore[no-untyped-def]
-    return next((g for g in task.compared if g.label == label), None)
-
-
-def _values(task: Task, label: str) -> np.ndarray:
-    return _group(task, label).values
-
-
-def _overall(label: str, tasks: Sequence[Task], runs: int) -> Overall:
-    columns = []
-    for task in tasks:
-        scale = reference(task.env, task.metric)
-        assert scale.random is not None and scale.best is not None
-        low, high = scale.random, scale.best
-        columns.append((_values(task, label)[:runs] - low) / (high - low))
-    scores = np.stack(columns, axis=1)
-    groups = [_group(t, label) for t in tasks]
-    seeds = [g.seeds for g in groups]
+def _overall(groups: Sequence[Group], tasks: Sequence[Task], runs: int) -> Overall:
+    scores = np.stack([_scaled(g.values[:runs], t) for g, t in zip(groups, tasks)], axis=1)
+    seeds = tuple(g.seeds[:runs] for g in groups if g.seeds is not None)
     return Overall(
-        label,
+        groups[0].label,
         groups[0].colour,
         scores,
         {name: interval(f, scores, method="expanded") for name, f in _STATISTICS.items()},
         profile(scores, THRESHOLDS),
-        tuple(s[:runs] for s in seeds) if all(s is not None for s in seeds) else None,
+        seeds if len(seeds) == len(groups) else None,
     )
+
+
+def _scaled(values: np.ndarray, task: Task) -> np.ndarray:
+    """Put values on the scale where 0 is a random policy and 1 the best published result."""
+    scale = reference(task.env, task.metric)
+    assert scale.random is not None and scale.best is not None
+    return (values - scale.random) / (scale.best - scale.random)

@@ -84,11 +84,9 @@ def _scores(task: Task) -> Table:
                 colour=group.colour,
             )
         )
-    columns = ("label", "runs", "IQM [95 % interval]", "mean", "median", "worst … best")
-    caption = f"{_measured(task).capitalize()} at {_where(task)}."
-    if longer:
-        columns = (*columns, "IQM at each run's own end")
-    return Table(columns, tuple(rows), caption)
+    columns = ["label", "runs", "IQM [95 % interval]", "mean", "median", "worst … best"]
+    columns += ["IQM at each run's own end"] if longer else []
+    return Table(tuple(columns), tuple(rows), f"{_measured(task).capitalize()} at {_where(task)}.")
 
 
 def _charts(task: Task, threshold: float | None) -> list[Chart]:

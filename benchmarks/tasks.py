@@ -105,6 +105,10 @@ class Task:
         """The groups that have runs in the statistics."""
         return tuple(g for g in self.groups if g.members)
 
+    def group(self, label: str) -> Group | None:
+        """Return the group of a label, where it has runs in the statistics."""
+        return next((g for g in self.compared if g.label == label), None)
+
     @property
     def percent(self) -> bool:
         """Whether values are fractions, to be shown as percentages."""

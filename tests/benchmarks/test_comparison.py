@@ -64,7 +64,7 @@ def test_a_label_missing_on_a_task_is_left_out_of_averages_and_that_is_said():
     )
     assert averaged is not None
     assert [o.label for o in averaged.overall] == ["a", "b"]
-    assert "c did not run on all of these tasks" in averaged.notes[0]
+    assert "Averages leave out c, not run on all" in averaged.notes[0]
 
 
 def test_averages_take_as_many_runs_as_every_cell_has():
