@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from zoo.core.memory import peak_rss_gib
 from zoo.core.protocols import Report
 
 __all__ = ["Recorder"]
@@ -90,11 +90,11 @@ class Recorder:
 
     def summarise(self, status: str, counters: Mapping[str, Any]) -> dict[str, Any]:
         """Write summary.json and return what it holds."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        earlier = self.folder.read_summary() if self.folder else {}  # of a run that was resumed
         summary = {
             "status": status,
             **counters,
-            "peak_rss_gib": peak / (2**30 if sys.platform == "darwin" else 2**20),
+            "peak_rss_gib": max(peak_rss_gib(), earlier.get("peak_rss_gib") or 0.0),
             "eval": self.evaluations["last"],
             "eval_first": self.evaluations["first"],
             "eval_best": self.evaluations["best"],
