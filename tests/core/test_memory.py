@@ -24,7 +24,7 @@ def test_the_peak_stays_after_memory_is_given_back():
         "del block\nprint(peak_rss_gib())"
     )
     assert peak == pytest.approx(before + 0.25, abs=0.02)
-    assert after >= peak
+    assert after == pytest.approx(peak, abs=0.02)  # the kernel counts in batches
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems count only the program itself")
