@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from zoo.benchmarks.readers import manifests, zoo_runs
 from zoo.benchmarks.readers.arguments import Argument, parse
+from zoo.benchmarks.readers.csv_files import read_csv
+from zoo.benchmarks.readers.event_files import read_events
 from zoo.benchmarks.readers.repeats import drop_repeats, unknown_seeds
+from zoo.benchmarks.readers.results_file import read_results, write_results
+from zoo.benchmarks.readers.sb3 import read_sb3
 from zoo.benchmarks.readers.search import LOOKED_FOR, Source, search
 from zoo.benchmarks.readers.series import count
+from zoo.benchmarks.readers.wandb_files import read_wandb
 from zoo.benchmarks.records import Collection, Note, Run
 from zoo.errors import UserError
 
-__all__ = ["read"]
+__all__ = ["read", "write_results"]
 
 
 def read(arguments: Sequence[str]) -> Collection:
@@ -55,7 +59,7 @@ class _Found:
     def __init__(self) -> None:
         self.runs: dict[Argument, list[Run]] = {}
         self.notes: list[Note] = []
-        self.read_as: dict[str, str | None] = {}  # real path of a source → the label it was given
+        self.read_as: dict[tuple[str, str], str | None] = {}  # kind and real path → label given
 
     def read(self, argument: Argument) -> None:
         """Read all that one argument names."""
@@ -63,7 +67,12 @@ class _Found:
         runs, sources = self.runs.setdefault(argument, []), 0
         for path in argument.paths:
             named = path.is_file() and not argument.pattern
-            below, notes = search(path, named)
+            try:
+                below, notes = search(path)
+            except UserError:
+                if named:
+                    raise
+                continue  # a pattern matches more than results
             self.notes += notes
             for source in below:
                 sources += 1
@@ -81,31 +90,36 @@ class _Found:
         self.notes += [Note(f"left out: {error}") for error in errors]
 
     def _read_source(self, source: Source, argument: Argument) -> Sequence[Run]:
-        real = os.path.realpath(source.path)
-        if real in self.read_as:
-            if argument.label not in (None, self.read_as[real]):
-                text = f"{source.path} is named twice; it stands under {self.read_as[real]}."
+        place = (source.kind, os.path.realpath(source.path))
+        if place in self.read_as:
+            if argument.label not in (None, self.read_as[place]):
+                text = f"{source.path} is named twice; it stands under {self.read_as[place]}."
                 self.notes.append(Note(text, source.path))
             return ()
-        collection = _READERS[source.kind](source.path, argument)
-        self.read_as[real] = argument.label
+        collection = _READERS[source.kind](source, argument)
+        self.read_as[place] = argument.label
         self.notes += collection.notes
         return collection.runs
 
 
-def _read_zoo_run(path: Path, argument: Argument) -> Collection:
-    collection = zoo_runs.read_run(path, argument.label, argument.env)
-    label = manifests.label_of(path) if argument.label is None else None
+def _read_zoo_run(source: Source, argument: Argument) -> Collection:
+    collection = zoo_runs.read_run(source.path, argument.label, argument.env)
+    label = manifests.label_of(source.path) if argument.label is None else None
     if label is None:
         return collection
     return replace(collection, runs=tuple(replace(r, label=label) for r in collection.runs))
 
 
-def _read_manifest(path: Path, argument: Argument) -> Collection:
-    return Collection((), tuple(manifests.never_started(path)))
+def _read_manifest(source: Source, argument: Argument) -> Collection:
+    return Collection((), tuple(manifests.never_started(source.path)))
 
 
-_READERS: dict[str, Callable[[Path, Argument], Collection]] = {
+_READERS: dict[str, Callable[[Source, Argument], Collection]] = {
     "zoo": _read_zoo_run,
     "manifest": _read_manifest,
+    "results": lambda source, argument: read_results(source.path, argument),
+    "csv": lambda source, argument: read_csv(source.path, argument),
+    "sb3": lambda source, argument: read_sb3(source.path, source.files, argument),
+    "events": lambda source, argument: read_events(source.path, source.files, argument),
+    "wandb": lambda source, argument: read_wandb(source.path, source.files, argument),
 }

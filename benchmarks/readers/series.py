@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,7 +11,12 @@ import numpy as np
 
 from zoo.benchmarks.records import Curve
 
-__all__ = ["Series", "clean", "count", "thin"]
+__all__ = ["EPISODES", "Series", "clean", "count", "diverged", "thin"]
+
+#: how many episodes a training curve averages over, as Stable-Baselines3 does
+EPISODES = 100
+#: points that a curve made of single episodes keeps
+_THINNED = 500
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,10 @@ class Series:
 
 
 def clean(
-    steps: Sequence[float], values: Sequence[float], wall_s: Sequence[float] | None = None
+    steps: Sequence[float],
+    values: Sequence[float],
+    wall_s: Sequence[float] | None = None,
+    window: int = 1,
 ) -> Series:
     """Make a curve of points in the order they were written.
 
@@ -50,6 +58,9 @@ def clean(
         NaN and infinity where the source had no number.
     wall_s : sequence of float, [N], optional
         Seconds; left out where they fall or are not finite.
+    window : int
+        The values are single episodes' where this is more than 1: each becomes the mean of the
+        last so many, several may end at one step, and the curve is thinned.
 
     Examples
     --------
@@ -61,7 +72,7 @@ def clean(
     placed = [p for p in zip(steps, values, walls, strict=True) if math.isfinite(p[0])]
     if len(placed) < len(steps):
         remarks.append(f"{count(len(steps) - len(placed), 'point')} without a step left out")
-    points = _in_order(placed, remarks)
+    points = _in_order(placed, remarks, repeats=window > 1)
     finite = [math.isfinite(value) for _, value, _ in points]
     last = max((i for i, good in enumerate(finite) if good), default=-1)
     lost_from = points[last + 1][0] if last + 1 < len(points) else None
@@ -74,11 +85,31 @@ def clean(
     if not kept:
         return Series(None, tuple(remarks), lost_from)
     step, value, wall = (np.array(column, np.float64) for column in zip(*kept, strict=True))
+    if window > 1:
+        last_of_step = np.append(np.diff(step) > 0, True)
+        value = _rolling_mean(value, window)[last_of_step]
+        step, wall = step[last_of_step], wall[last_of_step]
     timed = wall_s is not None and bool(np.isfinite(wall).all())
     if timed and (np.diff(wall) < 0).any():
         timed = False
         remarks.append("its clock goes back, so it has no curve over wall-clock")
-    return Series(Curve(step, value, wall if timed else None), tuple(remarks), lost_from)
+    curve = Curve(step, value, wall if timed else None)
+    return Series(thin(curve, _THINNED) if window > 1 else curve, tuple(remarks), lost_from)
+
+
+def diverged(series: Mapping[str, Series], metric: str) -> bool:
+    """Return whether a run ended in values that are not finite.
+
+    A training accuracy is unknown, not lost, where every grading of the last round failed.
+    """
+    evaluation, training = series.get("evaluation"), series.get("training")
+    if evaluation is not None and evaluation.lost_from is not None:
+        return True
+    if training is None or training.lost_from is None:
+        return False
+    if evaluation is None or evaluation.curve is None:
+        return True
+    return metric != "accuracy" and training.lost_from > evaluation.curve.step[-1]
 
 
 def thin(curve: Curve, points: int) -> Curve:
@@ -105,21 +136,21 @@ def count(number: int, noun: str) -> str:
 Point = tuple[float, float, float]
 
 
-def _in_order(points: list[Point], remarks: list[str]) -> list[Point]:
-    """Return the points by strictly increasing step."""
+def _in_order(points: list[Point], remarks: list[str], repeats: bool) -> list[Point]:
+    """Return the points by increasing step, each step once unless it may repeat."""
     backs = sum(b[0] < a[0] for a, b in pairwise(points))
     unique = len({step for step, _, _ in points}) == len(points)
     # A resumed run goes back now and then; rows in no order do so about every second time.
-    if backs and unique and 3 * backs > len(points) - 1:
+    if 3 * backs > len(points) - 1 and (unique or len(points) >= 8):
         remarks.append("its rows are in no order of steps: sorted")
-        return sorted(points)
+        points, backs = sorted(points, key=lambda point: point[0]), 0
     kept: list[Point] = []
     replaced = changed = 0
     for point in points:
         while kept and kept[-1][0] > point[0]:
             kept.pop()
             replaced += 1
-        if kept and kept[-1][0] == point[0]:
+        if kept and kept[-1][0] == point[0] and not repeats:
             if _same(kept[-1][1], point[1]):
                 continue
             kept.pop()
@@ -133,6 +164,15 @@ def _in_order(points: list[Point], remarks: list[str]) -> list[Point]:
     if changed:
         remarks.append(f"{count(changed, 'step')} with two different values: the later one stands")
     return kept
+
+
+def _rolling_mean(values: np.ndarray, window: int) -> np.ndarray:
+    """Return the mean of each value and those before it, at most ``window`` in all."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(ends - window, 0)
+    means: np.ndarray = (sums[ends] - sums[starts]) / (ends - starts)
+    return means
 
 
 def _same(a: float, b: float) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from zoo.benchmarks.readers.series import Series, clean, count
+from zoo.benchmarks.readers.series import Series, clean, count, diverged
 from zoo.benchmarks.records import Collection, Note, Run
 from zoo.errors import UserError
 
@@ -65,7 +65,9 @@ def read_run(folder: Path, label: str | None = None, env: str | None = None) -> 
         remarks += [f"{name}: {remark}" for remark in one.remarks]
     if env not in (None, own_env):
         remarks.append(f"its own files say {own_env}, and it stands under {env} as asked for")
-    status = "diverged" if _diverged(series, metric) else _status(folder, summary, rows[-1])
+    status = "diverged" if diverged(series, metric) else _status(folder, summary, rows[-1])
+    if not series:
+        remarks.append("no evaluation and no finished episode is in metrics.jsonl: it is left out")
     run = Run(
         label=label or str(algo),
         env=env or own_env,
@@ -81,7 +83,7 @@ def read_run(folder: Path, label: str | None = None, env: str | None = None) -> 
         named=label is not None,
     )
     notes = tuple(Note(f"{folder.name}: {remark}.", folder) for remark in remarks)
-    return Collection((run,), notes)
+    return Collection((run,) if series else (), notes)
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,21 +177,6 @@ def _series(rows: list[dict[str, Any]], counter: str, metric: str) -> tuple[str,
             steps, values, walls = ([_number(v) for v in column] for column in zip(*points))
             series[name] = clean(steps, values, walls)
     return metric, series
-
-
-def _diverged(series: Mapping[str, Series], metric: str) -> bool:
-    """Return whether the run ended in values that are not finite.
-
-    A training accuracy is unknown, not lost, where every grading of the last round failed.
-    """
-    evaluation, training = series.get("evaluation"), series.get("training")
-    if evaluation is None:
-        return training is not None and training.lost_from is not None
-    if evaluation.lost_from is not None:
-        return True
-    if metric == "accuracy" or training is None or training.lost_from is None:
-        return False
-    return evaluation.curve is None or training.lost_from > evaluation.curve.step[-1]
 
 
 def _status(folder: Path, summary: Mapping[str, Any], last: Mapping[str, Any]) -> str:
