@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from html import escape
 from itertools import chain
 
 import numpy as np
 
-from zoo.benchmarks.report.labels import ROOM, flow, spread
-from zoo.benchmarks.report.page import Chart, Level, Series
+from zoo.benchmarks.report.labels import ROOM, flow, marks_below, spread
+from zoo.benchmarks.report.levels import draw_levels, level_text
+from zoo.benchmarks.report.page import Chart, Series
 from zoo.benchmarks.report.palette import series_class
 from zoo.benchmarks.report.picture import Picture
-from zoo.benchmarks.report.scales import Scale, domain, figure, resolution, tick_labels, ticks
+from zoo.benchmarks.report.scales import (
+    Scale,
+    domain,
+    figure,
+    interval,
+    resolution,
+    tick_labels,
+    ticks,
+)
 from zoo.benchmarks.report.svg import element, line, pieces, shorten, text_width, thin
 from zoo.benchmarks.report.texts import clean
 
@@ -23,8 +31,9 @@ WIDTH, HEIGHT = 440.0, 290.0
 _TOP, _BOTTOM = 26.0, 42.0
 #: most points of a curve; all single runs of a picture share 12,000, but each has 60
 _POINTS, _SHARED, _FEWEST = 200, 12_000, 60
-#: the most that a label at the end of a line may be wide, and may stand off its place
-_LABEL, _OFF = 96.0, 16.0
+#: the most that a label at the end of a line may be wide, may stand off its place, and the part of
+#: the picture that the line may end before the others
+_LABEL, _OFF, _EARLY = 96.0, 16.0, 0.06
 #: where the single runs reach over so many heights of the rest, they are cut off
 _FAR = 5.0
 
@@ -32,21 +41,22 @@ _FAR = 5.0
 def draw(chart: Chart, legend: bool) -> Picture:
     """Draw a chart; the legend only on request, since pages have their own."""
     low, high = _heights(chart)
-    marks = ticks(low, high, chart.y_format)
+    marks = ticks(low, high, chart.y_format, 7)
     figures = tick_labels(marks, chart.y_format)
     left = max((text_width(text, ROOM) for text in figures), default=0.0) + 8
     bottom = HEIGHT - _BOTTOM
     up = Scale(low, high, bottom, _TOP)
-    names = _end_labels(chart, up)
+    reach = _reach(chart)
+    names = _end_labels(chart, up, *reach)
     widest = max((text_width(text, ROOM) for text, _, _ in names), default=0.0)
     right = WIDTH - (widest + 10 if names else 14)
-    across = Scale(*_reach(chart), left, right)
+    across = Scale(*reach, left, right)
     layers = [
         *_frame(chart, across, up, marks, figures),
         *_bands(chart, across, up),
         *_traces(chart, across, up),
-        *_levels(chart, across, up),
         *_centres(chart, across, up),
+        *draw_levels(chart, across, up),
         *(_word(right + 6, place + 4, text, at) for text, place, at in names),
     ]
     height = HEIGHT
@@ -71,14 +81,13 @@ def in_words(chart: Chart) -> str:
             parts.append(f"{clean(series.label)}: no values")
             continue
         last = int(kept[-1])
-        text = f"{clean(series.label)}: {figure(series.y[last], chart.y_format, fine)}"
-        if series.low is not None and series.high is not None:
-            ends = (figure(band[last], chart.y_format, fine) for band in (series.low, series.high))
-            text += f" [{', '.join(ends)}]"
+        lines = (series.y, series.low, series.high)
+        values = tuple(None if one is None else float(one[last]) for one in lines)
+        text = f"{clean(series.label)}: {interval(values, chart.y_format, fine)}"
         far = figure(series.x[last], chart.x_format, resolution(abs(series.x[last]) or 1.0))
         parts.append(f"{text} at {far}")
     ends = f" Last values: {'; '.join(parts)}." if parts else " No values."
-    levels = "; ".join(_level_text(level, chart.y_format, fine) for level in chart.levels)
+    levels = "; ".join(level_text(level, chart.y_format, fine) for level in chart.levels)
     axes = f"{clean(chart.y_label)} over {clean(chart.x_label)}."
     return f"{axes}{ends}" + (f" Levels: {levels}." if levels else "")
 
@@ -89,7 +98,7 @@ def leaves_out(chart: Chart) -> str:
     values = _all(t.y for s in chart.series for t in s.traces)
     if values.size == 0 or (values.min() >= low and values.max() <= high):
         return ""
-    fine = resolution(float(values.max() - values.min()))
+    fine = resolution(10 * float(np.ptp(values)))
     least, most = (figure(float(v), chart.y_format, fine) for v in (values.min(), values.max()))
     return f"Single runs reach from {least} to {most}, further than the picture shows."
 
@@ -130,8 +139,8 @@ def _frame(
     for place, text in zip(heights.tolist(), figures):
         yield element("path", class_="grid", d=f"M{left:.1f} {place:.1f}H{right:.1f}")
         yield element("text", text, class_="tick end", x=left - 6, y=place + 4)
-    places = ticks(across.low, across.high, chart.x_format)
-    for place, text in zip(across(np.array(places)).tolist(), tick_labels(places, chart.x_format)):
+    places, words = marks_below(across, chart.x_format)
+    for place, text in zip(across(np.array(places)).tolist(), words):
         yield element("path", class_="axis", d=f"M{place:.1f} {bottom:.1f}v4")
         yield element("text", text, class_="tick middle", x=place, y=bottom + 17)
     yield element("path", class_="axis", d=f"M{left:.1f} {bottom:.1f}H{right:.1f}")
@@ -150,12 +159,17 @@ def _bands(chart: Chart, across: Scale, up: Scale) -> Iterator[str]:
         if series.low is None or series.high is None:
             continue
         x, low, high = across(series.x), _inside(up(series.low)), _inside(up(series.high))
-        shapes = []
+        shapes, lines = [], []
         for piece in pieces(x, low, high):
+            if piece.stop - piece.start == 1:
+                ends = x[piece][0], low[piece][0], high[piece][0]
+                lines.append("M{:.1f} {:.1f}V{:.1f}".format(*ends))
+                continue
             there, back = thin(x[piece], low[piece], _POINTS), thin(x[piece], high[piece], _POINTS)
             ring = (np.concatenate([a, b[::-1]]) for a, b in zip(there, back))
             shapes.append(line(*ring) + "z")
-        yield _layer(index, _path(series, "band full", "".join(shapes)))
+        band = _path(series, "band full", "".join(shapes))
+        yield _layer(index, band + _path(series, "whisker", "".join(lines)))
 
 
 def _traces(chart: Chart, across: Scale, up: Scale) -> Iterator[str]:
@@ -184,47 +198,15 @@ def _centres(chart: Chart, across: Scale, up: Scale) -> Iterator[str]:
         yield _layer(index, _path(series, "centre", lines) + dots)
 
 
-def _levels(chart: Chart, across: Scale, up: Scale) -> Iterator[str]:
-    shown = [level for level in chart.levels if np.isfinite(level.value)]
-    heights = up(np.array([level.value for level in shown])).tolist()
-    for height in heights:
-        yield element(
-            "path", class_="level", d=f"M{across.start:.1f} {height:.1f}H{across.end:.1f}"
-        )
-    low, high = up.low, up.high
-    fine = resolution(high - low)
-    room = across.end - across.start - 12
-    words = [shorten(_level_text(v, chart.y_format, fine), room, ROOM) for v in shown]
-    sides = [_free_side(chart, across, up, h, text_width(w, ROOM)) for h, w in zip(heights, words)]
-    for side in (0, 1):
-        mine = [i for i, other in enumerate(sides) if other == side]
-        wanted = [heights[i] - 5 if heights[i] > _TOP + 14 else heights[i] + 14 for i in mine]
-        places = spread(wanted, ROOM, _TOP + 8, up.start - 4)
-        for i, place in zip(mine, places or wanted):
-            x = across.end - 4 if side else across.start + 6
-            yield element(
-                "text", escape(words[i]), class_="halo end" if side else "halo", x=x, y=place
-            )
-
-
-def _free_side(chart: Chart, across: Scale, up: Scale, height: float, width: float) -> int:
-    """0 for the left end of a level, 1 for the right: where fewer points of curves are."""
-    counts = [0, 0]
-    for series in chart.series:
-        x, y = across(series.x), up(series.y)
-        near = (y < height + 4) & (y > height - 16)
-        counts[0] += int((near & (x < across.start + width + 8)).sum())
-        counts[1] += int((near & (x > across.end - width - 8)).sum())
-    return int(counts[1] < counts[0])
-
-
-def _end_labels(chart: Chart, up: Scale) -> list[tuple[str, float, int]]:
+def _end_labels(chart: Chart, up: Scale, start: float, end: float) -> list[tuple[str, float, int]]:
     """Text, height and index of the labels at the lines' ends; none where they don't fit."""
     found = []
     for index, series in enumerate(chart.series):
-        y = series.y[np.isfinite(series.y)]
-        if y.size:
-            found.append((clean(series.label), float(up(y[-1:])[0]), index))
+        shown = np.isfinite(series.x) & np.isfinite(series.y)
+        if shown.any():
+            if end - series.x[shown][-1] > _EARLY * (end - start):
+                return []
+            found.append((clean(series.label), float(up(series.y[shown][-1:])[0]), index))
     if len(found) < 2 or any(text_width(text, ROOM) > _LABEL for text, _, _ in found):
         return []
     wanted = [height for _, height, _ in found]
@@ -243,12 +225,6 @@ def _legend(series: tuple[Series, ...]) -> tuple[str, float]:
         items.append(_path(one, "centre", f"M{x:.1f} {y - 4:.1f}h18"))
         items.append(element("text", word, x=x + 24, y=y))
     return "".join(items), HEIGHT + 24 + 19 * places[-1][1]
-
-
-def _level_text(level: Level, form: str, fine: float) -> str:
-    value, label = figure(level.value, form, fine), clean(level.label)
-    said = re.search(rf"(?<![\d.,]){re.escape(value)}(?!\d)", label)
-    return label if said else f"{label} {value}"
 
 
 def _layer(index: int, content: str, class_: str | None = None) -> str:

@@ -8,11 +8,11 @@ from html import escape
 
 import numpy as np
 
-from zoo.benchmarks.report.labels import ROOM
+from zoo.benchmarks.report.labels import ROOM, marks_below
 from zoo.benchmarks.report.page import Intervals, Whisker
 from zoo.benchmarks.report.palette import series_class
 from zoo.benchmarks.report.picture import Picture
-from zoo.benchmarks.report.scales import Scale, domain, figure, resolution, tick_labels, ticks
+from zoo.benchmarks.report.scales import Scale, domain, interval, resolution
 from zoo.benchmarks.report.svg import element, shorten, text_width
 from zoo.benchmarks.report.texts import clean
 
@@ -34,16 +34,15 @@ def draw(chart: Intervals) -> Picture:
     tall = beside > _BESIDE
     row_height = _TALL if tall else _ROW
     bottom = _TOP + row_height * max(len(chart.rows), 1)
-    left, right = (8.0, WIDTH - 8) if tall else (beside + 18, WIDTH - after - 14)
-    across = Scale(low, high, left, right)
+    across = Scale(low, high, 6.0 if tall else beside + 16, WIDTH - after - 14)
     parts = [*_frame(chart, across, bottom)]
     for index, (row, label, value) in enumerate(zip(chart.rows, labels, values)):
         top = _TOP + row_height * index
-        words = top + (15 if tall else 17)
-        label = shorten(label, WIDTH - after - 16, ROOM)
-        parts.append(element("text", escape(label), class_="halo", x=0, y=words))
-        parts.append(element("text", value, class_="halo value end", x=WIDTH, y=words))
-        parts.extend(_whisker(row, across, top + (29 if tall else 13)))
+        middle = top + (30 if tall else 13)
+        words = escape(shorten(label, WIDTH, ROOM))
+        parts.append(element("text", words, class_="halo", x=0, y=middle + (-15 if tall else 4)))
+        parts.append(element("text", value, class_="value end", x=WIDTH, y=middle + 4))
+        parts.extend(_whisker(row, across, middle))
     height = bottom + _BOTTOM
     words = f"{clean(chart.x_label)}. {'; '.join(rows_in_words(chart)) or 'No values'}."
     return Picture(WIDTH, height, "".join(parts), clean(chart.title), words)
@@ -66,19 +65,17 @@ def _reach(chart: Intervals) -> tuple[float, float]:
 
 def _value(row: Whisker, chart: Intervals, fine: float) -> str:
     sign = "+" if chart.zero and row.value > 0 else ""
-    text = sign + figure(row.value, chart.x_format, fine)
-    if row.low is None or row.high is None:
-        return text
-    ends = (figure(end, chart.x_format, fine) for end in (row.low, row.high))
-    return f"{text} [{', '.join(ends)}]"
+    return sign + interval((row.value, row.low, row.high), chart.x_format, fine)
 
 
 def _frame(chart: Intervals, across: Scale, bottom: float) -> Iterator[str]:
-    about = max(2, min(6, int((across.end - across.start) // 60)))
-    places = ticks(across.low, across.high, chart.x_format, about)
-    for place, text in zip(across(np.array(places)).tolist(), tick_labels(places, chart.x_format)):
+    places, words = marks_below(across, chart.x_format)
+    for place, text in zip(across(np.array(places)).tolist(), words):
         yield element("path", class_="grid", d=f"M{place:.1f} {_TOP:.1f}V{bottom:.1f}")
         yield element("text", text, class_="tick middle", x=place, y=bottom + 17)
+    if not chart.rows:
+        x, y = (across.start + across.end) / 2, (_TOP + bottom) / 2
+        yield element("text", "no values", class_="name halo middle", x=x, y=y)
     if chart.zero:
         zero = float(across(np.zeros(1))[0])
         yield element("path", class_="level", d=f"M{zero:.1f} {_TOP - 4:.1f}V{bottom + 4:.1f}")

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["SIZE", "ROOM", "flow", "spread"]
+from zoo.benchmarks.report.scales import Scale, tick_labels, ticks
+from zoo.benchmarks.report.svg import text_width
 
-#: size of letters, and the larger one that a phone shows, for which room is left
-SIZE, ROOM = 12.0, 14.0
+__all__ = ["ROOM", "flow", "marks_below", "spread"]
+
+#: size of letters for which room is left: on a phone they are drawn larger than elsewhere
+ROOM = 14.0
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float] | None:
@@ -39,6 +42,17 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     places = np.empty(count)
     places[order] = flat
     return [float(place) for place in places]
+
+
+def marks_below(across: Scale, form: str) -> tuple[list[float], list[str]]:
+    """Return the ticks of a horizontal axis with their figures, as many as stand apart."""
+    for most in (7, 5, 4, 3, 2, 1):
+        places = ticks(across.low, across.high, form, most)
+        words = tick_labels(places, form)
+        needed = sum(text_width(word, ROOM) + 8 for word in words)
+        if needed <= across.end - across.start:
+            break
+    return places, words
 
 
 def flow(widths: Sequence[float], room: float, gap: float) -> list[tuple[float, int]]:

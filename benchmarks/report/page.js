@@ -170,7 +170,7 @@
       const room = frame.width - readout.offsetWidth;
       const left = at + 14 <= room ? at + 14 : at - 14 - readout.offsetWidth;
       readout.style.left = `${Math.max(0, Math.min(left, room))}px`;
-      readout.style.top = `${box.top - frame.top + 8}px`;
+      readout.style.top = `${box.bottom - frame.top + 6}px`;
     }
 
     const pointed = event => {

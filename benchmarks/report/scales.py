@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Scale", "decimals", "domain", "figure", "resolution", "tick_labels", "ticks"]
+__all__ = ["Scale", "domain", "figure", "interval", "resolution", "short", "tick_labels", "ticks"]
 
 _CLOCK = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 _LARGE = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+_SPACE = "\N{NO-BREAK SPACE}"
 #: beyond it the width of a domain would overflow
 LARGEST = 1e300
 
@@ -55,15 +56,17 @@ def domain(values: np.ndarray, pad: float = 0.0, whole: bool = False) -> tuple[f
     return low - pad * (high - low), high + pad * (high - low)
 
 
-def ticks(low: float, high: float, form: str, about: int = 5) -> list[float]:
-    """Return round places within ``low … high``, steps of 1, 2 or 5, on a clock those of a clock.
+def ticks(low: float, high: float, form: str, most: int) -> list[float]:
+    """Return about ``most`` round places within ``low … high``, or fewer.
+
+    They are steps of 1, 2 or 5 apart, on a clock those of a clock.
 
     Examples
     --------
-    >>> ticks(0, 530, "number"), ticks(0, 4000, "seconds")
+    >>> ticks(0, 530, "number", 7), ticks(0, 4000, "seconds", 5)
     ([0.0, 100.0, 200.0, 300.0, 400.0, 500.0], [0.0, 900.0, 1800.0, 2700.0, 3600.0])
     """
-    step = _step((high - low) / about, form)
+    step = _step((high - low) / most, form)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(i * step, 12 - math.floor(math.log10(step))) for i in range(first, last + 1)]
 
@@ -105,9 +108,9 @@ def figure(value: float, form: str, step: float) -> str:
     if not math.isfinite(value):
         return "–" if math.isnan(value) else ("∞" if value > 0 else "−∞")
     if form == "percent":
-        return f"{_fixed(100 * value, 100 * step)}\N{NO-BREAK SPACE}%"
+        return f"{_fixed(100 * value, 100 * step)}{_SPACE}%"
     if form == "seconds":
-        return _clock(value, step, *_clock_unit(value, 60.0))
+        return _clock(value, step, *_clock_unit(value))
     size = max(abs(value), step)
     if value and (size >= 1e15 or size < 1e-4):
         digits = max(0, math.floor(math.log10(size)) - math.floor(math.log10(step)))
@@ -119,23 +122,38 @@ def figure(value: float, form: str, step: float) -> str:
     return _fixed(value, step)
 
 
+def interval(values: tuple[float, float | None, float | None], form: str, step: float) -> str:
+    """Write a value with the ends of its interval, if it has one: ``41.4 [38.0, 44.9] %``."""
+    value, low, high = values
+    if low is None or high is None:
+        return figure(value, form, step)
+    if form == "seconds":  # all three in the unit that the greatest needs
+        longest = max((abs(v) for v in (value, low, high) if math.isfinite(v)), default=0.0)
+        size, name = _clock_unit(longest)
+        words = [figure(v / size, "number", step / size) for v in (value, low, high)]
+    else:
+        name = "%" if form == "percent" else ""
+        words = [figure(v, form, step).removesuffix(f"{_SPACE}%") for v in (value, low, high)]
+    return f"{words[0]} [{words[1]}, {words[2]}]" + (_SPACE + name if name else "")
+
+
 def tick_labels(places: list[float], form: str) -> list[str]:
     """Write the figures of an axis, with no more decimals than each needs."""
     fine = (places[1] - places[0] if len(places) > 1 else abs(max(places, default=1)) or 1.0) / 100
     if form == "seconds":
         unit = _clock_unit(max(places, default=0), fine * 100)
-        return ["0" if place == 0 else _short(_clock(place, fine, *unit)) for place in places]
-    return [_short(figure(place, form, fine)) for place in places]
+        return ["0" if place == 0 else short(_clock(place, fine, *unit)) for place in places]
+    return [short(figure(place, form, fine)) for place in places]
 
 
-def _clock_unit(longest: float, step: float) -> tuple[float, str]:
+def _clock_unit(longest: float, step: float = 60.0) -> tuple[float, str]:
     if abs(longest) >= 7200 and step % 60 == 0:
         return 3600.0, "h"
     return (60.0, "min") if abs(longest) >= 120 and step % 30 == 0 else (1.0, "s")
 
 
 def _clock(value: float, step: float, unit: float, name: str) -> str:
-    return f"{_fixed(value / unit, step / unit)}\N{NO-BREAK SPACE}{name}"
+    return f"{_fixed(value / unit, step / unit)}{_SPACE}{name}"
 
 
 def _fixed(value: float, step: float) -> str:
@@ -143,5 +161,6 @@ def _fixed(value: float, step: float) -> str:
     return text if re.search("[1-9]", text) else text.lstrip("−")
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """Drop the zeros that end the decimals of a figure."""
     return re.sub(r"\.(?!\d)", "", re.sub(r"(\.\d*?)0+(?!\d)", r"\1", text))

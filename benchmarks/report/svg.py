@@ -70,12 +70,15 @@ def text_width(text: str, size: float) -> float:
 
 
 def shorten(text: str, width: float, size: float) -> str:
-    """Cut words so that they fit, with an ellipsis in place of the rest."""
+    """Cut words so that they fit, in their middle: labels tell most at their ends."""
     if text_width(text, size) <= width:
         return text
-    while text and text_width(f"{text}…", size) > width:
-        text = text[:-1]
-    return f"{text.rstrip()}…"
+    for kept in range(len(text) - 1, 1, -1):
+        tail = 2 * kept // 5
+        cut = f"{text[: kept - tail].rstrip()}…{text[len(text) - tail :].lstrip()}"
+        if text_width(cut, size) <= width:
+            return cut
+    return "…"
 
 
 def _letter_width(letter: str) -> float:
