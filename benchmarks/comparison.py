@@ -183,7 +183,7 @@ def _runs_section(tasks: Sequence[Task]) -> Section:
                     Cell(run.label),
                     Cell(run.env),
                     Cell("–" if run.seed is None else str(run.seed)),
-                    Cell(value(values.get(id(run)), task.percent), run.source),
+                    Cell(value(values.get(id(run)), task.percent)),
                     Cell(run.status),
                     Cell(figure(run, task)),
                     Cell(duration(facts.get("wall_s"))),

@@ -18,8 +18,9 @@ from zoo.benchmarks.wording import number, runs_named, several, slug
 __all__ = ["Group", "Member", "Task", "differing", "gather", "trained_alike"]
 
 COUNTED = ("finished", "unknown")
-#: how far past the compared step a measurement may lie, and how far before it without a note
-_PAST, _BEFORE = 1.02, 0.9
+#: ends that differ by no more than this are the same; a measurement may lie that far past the
+#: compared step, and so far before it without a note
+_SAME, _PAST, _BEFORE = 1.02, 1.05, 0.9
 #: settings that do not change what is learned
 _INCIDENTAL = ("seed", "run_dir", "threads", "logger", "checkpoint", "eval", "made_with")
 
@@ -352,7 +353,7 @@ def _common_step(
     if at is not None:
         return at
     step = min(ends)
-    if max(ends) > step * _PAST:
+    if max(ends) > step * _SAME:
         shortest = [r for r, end in zip(runs, ends, strict=True) if end == step]
         notes.append(
             Note(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from made_runs import curve, group, run
+from hand_made import curve, group, run
 
 from zoo.benchmarks.tasks import gather
 from zoo.benchmarks.verdicts import chance, gains, levels, pairs, sentence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from made_runs import run
+from hand_made import run
 
 from zoo.benchmarks import wording
 
