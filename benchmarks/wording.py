@@ -16,9 +16,10 @@ __all__ = [
     "plural",
     "runs_named",
     "several",
-    "slug",
     "signed",
+    "slug",
     "value",
+    "without_links",
 ]
 
 _MINUS = "−"
@@ -103,6 +104,11 @@ def several(things: Sequence[object], one: str = "is", more: str = "are") -> str
 def listed(words: Sequence[str]) -> str:
     """Join words as in a sentence: a, b and c."""
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1] if words else ""]))
+
+
+def without_links(text: str) -> str:
+    """Return a sentence of a page for the terminal: the words of its links alone."""
+    return re.sub(r"\[([^\]]+)\]\(#[^)]*\)", r"\1", text)
 
 
 def runs_named(runs: Sequence[Run]) -> str:

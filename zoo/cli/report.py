@@ -61,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     from zoo.benchmarks.comparison import Options, compare
     from zoo.benchmarks.readers import read
     from zoo.benchmarks.report import write
+    from zoo.benchmarks.wording import without_links
 
     collection = read(arguments.runs)
     page = compare(
@@ -81,9 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"runs: {arguments.export}")
     written = write(page, arguments.out)
     for sentence in page.verdicts:
-        print(f"* {sentence}")
+        print(f"* {without_links(sentence)}")
     for note in page.notes:
-        print(f"note: {note}")
+        print(f"note: {without_links(note)}")
     print(f"report: {' and '.join(map(str, written[:2]))}")
     return 0
 
