@@ -29,7 +29,8 @@ def write(page: Page, path: Path) -> list[Path]:
     Raises
     ------
     UserError
-        Where the name has another ending, or it can't be written there.
+        Where the name has another ending, it can't be written there, or ``x.md`` was asked for only
+        by ``x.html`` and there is one that no report made.
     ValueError
         Where two charts of the page have one name, or one that is no file name.
     """
@@ -44,6 +45,11 @@ def write(page: Page, path: Path) -> list[Path]:
     texts[twin] = markdown.render(page, path.parent, markdown.as_target(pictures.name))
     drawn = {pictures / name: text for name, text in markdown.pictures(page).items()}
     try:
+        if path != twin and not _may_replace(twin):
+            raise UserError(
+                f"{twin} would be replaced, and no report made it: give {path.name} another name, "
+                "or move that file."
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         if drawn:
             pictures.mkdir(exist_ok=True)
@@ -63,6 +69,11 @@ def _check_names(page: Page) -> None:
             if not re.fullmatch(r"[A-Za-z0-9-]{1,200}", block.name) or block.name in seen:
                 raise ValueError(f"a chart's name is unique, of A-Z a-z 0-9 -: {block.name!r}")
             seen.add(block.name)
+
+
+def _may_replace(twin: Path) -> bool:
+    signature = markdown.SIGNATURE.encode()
+    return not twin.is_file() or twin.read_bytes().startswith(signature)
 
 
 def _remove_others(folder: Path, kept: set[Path]) -> None:

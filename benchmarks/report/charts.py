@@ -14,6 +14,7 @@ from zoo.benchmarks.report.page import Chart, Series
 from zoo.benchmarks.report.palette import series_class
 from zoo.benchmarks.report.picture import Picture
 from zoo.benchmarks.report.scales import (
+    LARGEST,
     Scale,
     domain,
     figure,
@@ -39,7 +40,7 @@ _FAR = 5.0
 
 
 def draw(chart: Chart, legend: bool) -> Picture:
-    """Draw a chart; the legend only on request, since pages have their own."""
+    """Draw a chart; with a legend on request if it needs one: pages have their own."""
     low, high = _heights(chart)
     marks = ticks(low, high, chart.y_format, 7)
     figures = tick_labels(marks, chart.y_format)
@@ -60,7 +61,7 @@ def draw(chart: Chart, legend: bool) -> Picture:
         *(_word(right + 6, place + 4, text, at) for text, place, at in names),
     ]
     height = HEIGHT
-    if legend and len(chart.series) > 1:
+    if legend and len(chart.series) > 1 and not names:
         rows, height = _legend(chart.series)
         layers.append(rows)
     axes = {
@@ -81,15 +82,15 @@ def in_words(chart: Chart) -> str:
             parts.append(f"{clean(series.label)}: no values")
             continue
         last = int(kept[-1])
-        lines = (series.y, series.low, series.high)
-        values = tuple(None if one is None else float(one[last]) for one in lines)
-        text = f"{clean(series.label)}: {interval(values, chart.y_format, fine)}"
+        bands = (series.low, series.high)
+        least, most = (None if band is None else float(band[last]) for band in bands)
+        value = interval(series.y[last], least, most, chart.y_format, fine)
         far = figure(series.x[last], chart.x_format, resolution(abs(series.x[last]) or 1.0))
-        parts.append(f"{text} at {far}")
-    ends = f" Last values: {'; '.join(parts)}." if parts else " No values."
+        parts.append(f"{clean(series.label)}: {value} at {far}")
+    last_values = f" Last values: {'; '.join(parts)}." if parts else " No values."
     levels = "; ".join(level_text(level, chart.y_format, fine) for level in chart.levels)
     axes = f"{clean(chart.y_label)} over {clean(chart.x_label)}."
-    return f"{axes}{ends}" + (f" Levels: {levels}." if levels else "")
+    return f"{axes}{last_values}" + (f" Levels: {levels}." if levels else "")
 
 
 def leaves_out(chart: Chart) -> str:
@@ -105,7 +106,7 @@ def leaves_out(chart: Chart) -> str:
 
 def _all(arrays: Iterator[np.ndarray]) -> np.ndarray:
     values = np.concatenate([np.zeros(0), *(np.asarray(array, float) for array in arrays)])
-    return np.clip(values[np.isfinite(values)], -1e300, 1e300)
+    return np.clip(values[np.isfinite(values)], -LARGEST, LARGEST)
 
 
 def _heights(chart: Chart) -> tuple[float, float]:

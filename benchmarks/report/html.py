@@ -117,7 +117,7 @@ def _block(block: Table | Chart | Intervals | str, folder: Path) -> str:
     else:
         picture, more, legend = intervals.draw(block), "", ""
     caption = " ".join(filter(None, [_text(block.caption), escape(more)]))
-    title = f'<h3 class="title">{escape(picture.title)}</h3>'
+    title = f"<h3>{escape(picture.title)}</h3>"
     below = f"<figcaption>{caption}</figcaption>" if caption else ""
     drawn = inline(picture, block.name)
     return f'<figure id="{escape(block.name)}">{title}{legend}{drawn}{below}</figure>'
@@ -157,7 +157,7 @@ def _table(table: Table, folder: Path) -> str:
 
 def _row(row: Row, numeric: list[bool], folder: Path) -> str:
     cells = []
-    for i, (cell, number) in enumerate(zip(row.cells, numeric)):
+    for i, (cell, number) in enumerate(zip(row.cells, numeric, strict=True)):
         content = _cell(cell, folder)
         value = leading_number(cell.text) if number else None
         key = (

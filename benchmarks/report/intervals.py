@@ -65,7 +65,7 @@ def _reach(chart: Intervals) -> tuple[float, float]:
 
 def _value(row: Whisker, chart: Intervals, fine: float) -> str:
     sign = "+" if chart.zero and row.value > 0 else ""
-    return sign + interval((row.value, row.low, row.high), chart.x_format, fine)
+    return sign + interval(row.value, row.low, row.high, chart.x_format, fine)
 
 
 def _frame(chart: Intervals, across: Scale, bottom: float) -> Iterator[str]:

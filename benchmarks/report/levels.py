@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
 import numpy as np
@@ -31,8 +31,11 @@ def draw_levels(chart: Chart, across: Scale, up: Scale) -> Iterator[str]:
     at_right = [_freer_right(chart, across, up, h, w) for h, w in zip(heights, widths)]
     for side in (False, True):
         mine = [i for i, other in enumerate(at_right) if other == side]
-        places = spread([heights[i] for i in mine], ROOM, up.end, up.start - 4)
-        for i, place in zip(mine, places or [None] * len(mine)):
+        places: Sequence[float | None]
+        places = spread([heights[i] for i in mine], ROOM, up.end, up.start - 4) or [None] * len(
+            mine
+        )
+        for i, place in zip(mine, places):
             y, gap = heights[i], widths[i] + 8
             if place is None or abs(place - y) > _ON:
                 gap = 0.0

@@ -21,8 +21,10 @@ from zoo.benchmarks.report.texts import (
     spans,
 )
 
-__all__ = ["as_target", "pictures", "render"]
+__all__ = ["SIGNATURE", "as_target", "pictures", "render"]
 
+#: how a file begins that was written here
+SIGNATURE = "<!-- Written by `zoo report`: changes made here are lost with the next one. -->"
 # Backslashes where every dialect takes them, character references where not all do.
 _MARKS = str.maketrans(
     {"\\": r"\\", "`": r"\`", "*": r"\*", "_": r"\_", "[": r"\[", "]": r"\]"}
@@ -32,7 +34,7 @@ _MARKS = str.maketrans(
 
 def render(page: Page, folder: Path, charts_folder: str) -> str:
     """Write a page; links to files are seen from ``folder``, pictures lie in ``charts_folder``."""
-    parts = [f"# {_escape(page.title)}"]
+    parts = [SIGNATURE, f"# {_escape(page.title)}"]
     parts += [_text(page.subtitle)] if page.subtitle else []
     parts += [_list(page.verdicts)] if page.verdicts else []
     if page.notes:
@@ -68,7 +70,9 @@ def _section(anchor: str, section: Section, folder: Path, charts_folder: str) ->
     if section.folded:
         fold = f'<details markdown="1" id="{anchor}">\n<summary>{title}</summary>'
         return [fold, *blocks, "</details>"]
-    return [f'## <a id="{anchor}"></a>{title}', *blocks]
+    # where the title makes that anchor by itself, on GitHub and in MkDocs, it needs no other
+    made = "-".join(clean(section.title).lower().split()) == anchor
+    return ["## " + ("" if made else f'<a id="{anchor}"></a>') + title, *blocks]
 
 
 def _block(block: Table | Chart | Intervals | str, folder: Path, charts_folder: str) -> list[str]:
@@ -153,6 +157,6 @@ def _at_start(text: str) -> str:
 
 
 def _code(text: str, in_table: bool) -> str:
-    if "`" in text:
-        return _escape_inside(text)
-    return f"`{text.replace('|', chr(92) + '|') if in_table else text}`"
+    if "`" in text or (in_table and "|" in text):  # dialects differ in how they take a bar there
+        return f"<code>{_escape_inside(text)}</code>"
+    return f"`{text}`"

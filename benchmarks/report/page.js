@@ -118,7 +118,7 @@
     const names = [...figure.querySelectorAll(".legend li")].map(item => item.textContent);
     const [top, bottom] = [up.start, up.end];
     const guide = document.createElementNS("http://www.w3.org/2000/svg", "path");
-    const readout = create("div", { className: "readout", hidden: true });
+    const readout = create("div", { className: "readout", hidden: true, role: "status" });
     guide.setAttribute("class", "guide");
     svg.prepend(guide);
     figure.append(readout);

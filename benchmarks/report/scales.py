@@ -8,7 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Scale", "domain", "figure", "interval", "resolution", "short", "tick_labels", "ticks"]
+__all__ = [
+    "LARGEST",
+    "Scale",
+    "domain",
+    "figure",
+    "interval",
+    "resolution",
+    "short",
+    "tick_labels",
+    "ticks",
+]
 
 _CLOCK = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 _LARGE = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
@@ -113,8 +123,8 @@ def figure(value: float, form: str, step: float) -> str:
         return _clock(value, step, *_clock_unit(value))
     size = max(abs(value), step)
     if value and (size >= 1e15 or size < 1e-4):
-        digits = max(0, math.floor(math.log10(size)) - math.floor(math.log10(step)))
-        mantissa, power = f"{value:.{digits}e}".split("e")
+        digits = math.floor(math.log10(size)) - math.floor(math.log10(step))
+        mantissa, power = f"{value:.{min(max(0, digits), 6)}e}".split("e")
         return f"{mantissa}e{int(power)}".replace("-", "−")
     for unit, letter in _LARGE if form == "count" or size >= 1e6 else ():
         if abs(value) >= unit:
@@ -122,10 +132,9 @@ def figure(value: float, form: str, step: float) -> str:
     return _fixed(value, step)
 
 
-def interval(values: tuple[float, float | None, float | None], form: str, step: float) -> str:
+def interval(value: float, low: float | None, high: float | None, form: str, step: float) -> str:
     """Write a value with the ends of its interval, if it has one: ``41.4 [38.0, 44.9] %``."""
-    value, low, high = values
-    if low is None or high is None:
+    if low is None or high is None or math.isnan(low + high):
         return figure(value, form, step)
     if form == "seconds":  # all three in the unit that the greatest needs
         longest = max((abs(v) for v in (value, low, high) if math.isfinite(v)), default=0.0)
@@ -139,9 +148,10 @@ def interval(values: tuple[float, float | None, float | None], form: str, step: 
 
 def tick_labels(places: list[float], form: str) -> list[str]:
     """Write the figures of an axis, with no more decimals than each needs."""
-    fine = (places[1] - places[0] if len(places) > 1 else abs(max(places, default=1)) or 1.0) / 100
+    step = places[1] - places[0] if len(places) > 1 else abs(max(places, default=1.0)) or 1.0
+    fine = step / 100
     if form == "seconds":
-        unit = _clock_unit(max(places, default=0), fine * 100)
+        unit = _clock_unit(max(places, default=0.0), step)
         return ["0" if place == 0 else short(_clock(place, fine, *unit)) for place in places]
     return [short(figure(place, form, fine)) for place in places]
 

@@ -87,11 +87,8 @@ def look(page: Path, views: Sequence[View] = (*VIEWS, NARROW)) -> list[Finding]:
     """
     if not page.is_file():
         raise UserError(f"{page} is no file: name a report that `zoo report` wrote.")
-    found = []
-    for view in views:
-        with open_tab() as tab:
-            found.append(_look(tab, page.resolve().as_uri(), view))
-    return found
+    with open_tab() as tab:
+        return [_look(tab, page.resolve().as_uri(), view) for view in views]
 
 
 def _look(tab: Tab, address: str, view: View) -> Finding:
@@ -99,6 +96,7 @@ def _look(tab: Tab, address: str, view: View) -> Finding:
     tab.call("Emulation.setDeviceMetricsOverride", **size, mobile=view.width < 600)
     theme = {"name": "prefers-color-scheme", "value": "dark" if view.dark else "light"}
     tab.call("Emulation.setEmulatedMedia", features=[theme])
+    tab.events.clear()
     tab.call("Page.navigate", url=address)
     tab.wait_for("Page.loadEventFired")
     image = tab.call("Page.captureScreenshot", format="png")["data"]
