@@ -117,10 +117,10 @@ def _look(folder: Path, found: _Search) -> None:
     if "manifest.json" in names:
         found.sources.append(Source("manifest", folder))
     for entry in entries:
-        if entry.is_dir():
+        if os.path.isdir(entry):
             if not _skipped(entry.name):
                 _look(folder / entry.name, found)
-        elif entry.is_file():
+        elif os.path.isfile(entry):
             _take(folder / entry.name, found)
 
 

@@ -109,7 +109,7 @@ def diverged(series: Mapping[str, Series], metric: str) -> bool:
         return False
     if evaluation is None or evaluation.curve is None:
         return True
-    return metric != "accuracy" and training.lost_from > evaluation.curve.step[-1]
+    return metric != "accuracy" and training.lost_from > float(evaluation.curve.step[-1])
 
 
 def thin(curve: Curve, points: int) -> Curve:
