@@ -74,7 +74,7 @@ def draw(chart: Chart, legend: bool) -> Picture:
 def in_words(chart: Chart) -> str:
     """Say what the chart shows: where each line ends, and the levels."""
     low, high = _heights(chart)
-    fine = resolution(high - low)
+    fine = resolution(high - low, chart.y_format)
     parts = []
     for series in chart.series:
         kept = np.flatnonzero(np.isfinite(series.x) & np.isfinite(series.y))
@@ -85,7 +85,9 @@ def in_words(chart: Chart) -> str:
         bands = (series.low, series.high)
         least, most = (None if band is None else float(band[last]) for band in bands)
         value = interval(series.y[last], least, most, chart.y_format, fine)
-        far = figure(series.x[last], chart.x_format, resolution(abs(series.x[last]) or 1.0))
+        far = figure(
+            series.x[last], chart.x_format, resolution(abs(series.x[last]) or 1.0, chart.x_format)
+        )
         parts.append(f"{clean(series.label)}: {value} at {far}")
     last_values = f" Last values: {'; '.join(parts)}." if parts else " No values."
     levels = "; ".join(level_text(level, chart.y_format, fine) for level in chart.levels)
@@ -99,7 +101,7 @@ def leaves_out(chart: Chart) -> str:
     values = _all(t.y for s in chart.series for t in s.traces)
     if values.size == 0 or (values.min() >= low and values.max() <= high):
         return ""
-    fine = resolution(10 * float(np.ptp(values)))
+    fine = resolution(10 * float(np.ptp(values)), chart.y_format)
     least, most = (figure(float(v), chart.y_format, fine) for v in (values.min(), values.max()))
     return f"Single runs reach from {least} to {most}, further than the picture shows."
 

@@ -28,7 +28,7 @@ def draw(chart: Intervals) -> Picture:
     """Draw points with their intervals, words and figures beside them, or above if too long."""
     low, high = _reach(chart)
     labels = [clean(row.label) for row in chart.rows]
-    values = [_value(row, chart, resolution(high - low)) for row in chart.rows]
+    values = [_value(row, chart, resolution(high - low, chart.x_format)) for row in chart.rows]
     beside = max((text_width(text, ROOM) for text in labels), default=0.0)
     after = max((text_width(text, ROOM) for text in values), default=0.0)
     tall = beside > _BESIDE
@@ -51,7 +51,7 @@ def draw(chart: Intervals) -> Picture:
 def rows_in_words(chart: Intervals) -> list[str]:
     """Return each row's label, value and interval."""
     low, high = _reach(chart)
-    fine = resolution(high - low)
+    fine = resolution(high - low, chart.x_format)
     return [f"{clean(row.label)}: {_value(row, chart, fine)}" for row in chart.rows]
 
 

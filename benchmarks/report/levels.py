@@ -22,7 +22,7 @@ _ON = 7.0
 
 def draw_levels(chart: Chart, across: Scale, up: Scale) -> Iterator[str]:
     """Draw the levels of a chart; each name stands on its line, at the end that is freer."""
-    left, right, fine = across.start, across.end, resolution(up.high - up.low)
+    left, right, fine = across.start, across.end, resolution(up.high - up.low, chart.y_format)
     levels = [level for level in chart.levels if np.isfinite(level.value)]
     heights = up(np.array([level.value for level in levels])).tolist()
     texts = [level_text(level, chart.y_format, fine) for level in levels]

@@ -79,8 +79,8 @@ def standalone(picture: Picture) -> str:
         class_="zoo-chart",
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {width:g} {height:g}",
-        width=f"{1.5 * width:g}",
-        height=f"{1.5 * height:g}",
+        width=f"{1.25 * width:g}",
+        height=f"{1.25 * height:g}",
         role="img",
     )
 

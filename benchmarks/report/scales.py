@@ -93,9 +93,13 @@ def decimals(step: float) -> int:
     return min(max(0, -math.floor(math.log10(step) + 1e-9)), 300) if step > 0 else 0
 
 
-def resolution(width: float) -> float:
-    """Return the step at which figures spread over ``width`` show three digits of it."""
-    return 10.0 ** (math.floor(math.log10(width)) - 2) if width > 0 else 1.0
+def resolution(width: float, form: str) -> float:
+    """Return the step at which figures spread over ``width`` show three digits of it.
+
+    Percents have one decimal or more.
+    """
+    step = 10.0 ** (math.floor(math.log10(width)) - 2) if width > 0 else 1.0
+    return min(step, 0.001) if form == "percent" else step
 
 
 def figure(value: float, form: str, step: float) -> str:
@@ -117,8 +121,9 @@ def figure(value: float, form: str, step: float) -> str:
     """
     if not math.isfinite(value):
         return "–" if math.isnan(value) else ("∞" if value > 0 else "−∞")
+    value = min(max(float(value), -LARGEST), LARGEST)
     if form == "percent":
-        return f"{_fixed(100 * value, 100 * step)}{_SPACE}%"
+        return f"{figure(100 * value, 'number', 100 * step)}{_SPACE}%"
     if form == "seconds":
         return _clock(value, step, *_clock_unit(value))
     size = max(abs(value), step)
@@ -163,7 +168,7 @@ def _clock_unit(longest: float, step: float = 60.0) -> tuple[float, str]:
 
 
 def _clock(value: float, step: float, unit: float, name: str) -> str:
-    return f"{_fixed(value / unit, step / unit)}{_SPACE}{name}"
+    return f"{figure(value / unit, 'number', step / unit)}{_SPACE}{name}"
 
 
 def _fixed(value: float, step: float) -> str:

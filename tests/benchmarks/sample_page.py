@@ -28,7 +28,7 @@ TASKS = {
     "Pendulum-v1": (-1250.0, -160.0, 300_000, -200.0, "number"),
     "gsm8k": (0.08, 0.62, 400, 0.5, "percent"),
 }
-SPEED = {"ppo": 1.0, "grpo": 0.7, GROUPS[2]: 0.85}
+SPEED = {GROUPS[0]: 1.0, GROUPS[1]: 0.7, GROUPS[2]: 0.85}
 
 
 def sample_page(seeds: int = 10, points: int = 41, runs: Path = Path("runs")) -> Page:
@@ -128,7 +128,7 @@ def _task(index: int, task: str, seeds: int, points: int) -> Section:
             Chart(
                 f"curve-{index}-time",
                 f"{task} over time",
-                "seconds of training",
+                "training time",
                 measure,
                 slow,
                 levels[:1],
