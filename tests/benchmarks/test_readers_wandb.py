@@ -222,6 +222,7 @@ def test_what_wandb_writes_offline_is_read(tmp_path, monkeypatch):
     for step in (1, 2):
         run.log({"global_step": 64 * step, "eval/mean_reward": 10.0 * step})
     run.finish()
+    wandb.teardown()  # the process that writes the file may still have some of it
     run = only(tmp_path)
     assert (run.label, run.env, run.seed) == ("SB3 PPO", "CartPole-v1", 7)
     assert (points(run), run.status) == ([(64, 10), (128, 20)], "finished")
