@@ -15,6 +15,7 @@ from zoo.benchmarks.readers.results_file import read_results, write_results
 from zoo.benchmarks.readers.sb3 import read_sb3
 from zoo.benchmarks.readers.search import LOOKED_FOR, Source, search
 from zoo.benchmarks.readers.series import count
+from zoo.benchmarks.readers.wandb_export import is_export, read_export
 from zoo.benchmarks.readers.wandb_files import read_wandb
 from zoo.benchmarks.records import Collection, Note, Run
 from zoo.errors import UserError
@@ -114,11 +115,15 @@ def _read_manifest(source: Source, argument: Argument) -> Collection:
     return Collection((), tuple(manifests.never_started(source.path)))
 
 
+def _read_table(source: Source, argument: Argument) -> Collection:
+    return (read_export if is_export(source.path) else read_csv)(source.path, argument)
+
+
 _READERS: dict[str, Callable[[Source, Argument], Collection]] = {
     "zoo": _read_zoo_run,
     "manifest": _read_manifest,
     "results": lambda source, argument: read_results(source.path, argument),
-    "csv": lambda source, argument: read_csv(source.path, argument),
+    "csv": _read_table,
     "sb3": lambda source, argument: read_sb3(source.path, source.files, argument),
     "events": lambda source, argument: read_events(source.path, source.files, argument),
     "wandb": lambda source, argument: read_wandb(source.path, source.files, argument),

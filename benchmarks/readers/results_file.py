@@ -9,15 +9,14 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from zoo.benchmarks.readers.arguments import Argument
-from zoo.benchmarks.readers.series import thin
+from zoo.benchmarks.readers.series import clean, thin
 from zoo.benchmarks.records import Collection, Curve, Note, Run
 from zoo.core.atomic import replacing
 from zoo.core.run_folder import finite
@@ -91,7 +90,7 @@ def read_results(path: Path, argument: Argument) -> Collection:
     except OSError as error:
         why = error.strerror or "it is not compressed by gzip"
         raise UserError(f"can't read {path}: {why}.") from error
-    except (ValueError, KeyError, TypeError, EOFError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, EOFError, AttributeError, zlib.error) as error:
         raise UserError(f"{path} is no results file.") from error
     if argument.env is not None and {run.env for run in runs} != {argument.env}:
         raise UserError(
@@ -126,17 +125,22 @@ def _packed(run: Run, shared: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
 
 
 def _unpacked(packed: Mapping[str, Any], shared: Mapping[str, Any], path: Path) -> Run:
-    curves = {
-        name: Curve(*(None if c is None else np.array(c, np.float64) for c in columns))  # type: ignore[arg-type]
-        for name, columns in packed["curves"].items()
-    }
     return Run(
         **{name: packed[name] for name in _PLAIN},
         source=path / packed["source"],
-        curves=curves,
+        curves={name: _curve(*columns) for name, columns in packed["curves"].items()},
         settings={**shared["settings"], **packed["settings"]},
         facts={**shared["facts"], **packed["facts"]},
     )
+
+
+def _curve(step: Sequence[float], value: Sequence[float], wall_s: Sequence[float] | None) -> Curve:
+    """Return a curve, unless it is none: ValueError, as of a file that somebody changed."""
+    series = clean(step, value, wall_s)
+    whole = series.curve is not None and not series.remarks and len(series.curve.step) == len(step)
+    if series.curve is None or not whole or (wall_s is None) != (series.curve.wall_s is None):
+        raise ValueError("curve")
+    return series.curve
 
 
 def _columns(curve: Curve) -> list[list[float] | None]:

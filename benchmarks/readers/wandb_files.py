@@ -22,7 +22,7 @@ from zoo.benchmarks.readers.arguments import Argument
 from zoo.benchmarks.readers.naming import identify
 from zoo.benchmarks.readers.scalars import Convention, Points, convention_of, series_of
 from zoo.benchmarks.readers.series import diverged
-from zoo.benchmarks.readers.zoo_runs import flatten
+from zoo.benchmarks.readers.zoo_runs import flatten, number
 from zoo.benchmarks.records import Collection, Note, Run
 from zoo.errors import UserError
 
@@ -174,7 +174,7 @@ def _records(file: Path, remarks: list[str]) -> Iterator[bytes]:
 def _add(figures: dict[str, Points], row: Mapping[str, Any], step: float, wall_s: float) -> None:
     for name, value in row.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
-            figures.setdefault(name, Points()).add(step, float(value), wall_s)
+            figures.setdefault(name, Points()).add(step, number(value), wall_s)
         elif value in ("NaN", "Infinity", "-Infinity"):
             figures.setdefault(name, Points()).add(step, math.nan, wall_s)
 

@@ -16,7 +16,7 @@ from zoo.benchmarks.readers.series import Series, clean, count, diverged
 from zoo.benchmarks.records import Collection, Note, Run
 from zoo.errors import UserError
 
-__all__ = ["SERIES", "flatten", "is_run", "read_run", "settings_of"]
+__all__ = ["SERIES", "flatten", "is_run", "number", "read_run", "settings_of"]
 
 #: metric → curve → the keys that hold it, the first of them that any row has
 SERIES = {
@@ -174,7 +174,7 @@ def _series(rows: list[dict[str, Any]], counter: str, metric: str) -> tuple[str,
     for name, (key,) in keys.items():
         points = [(row.get(counter), row[key], row.get("wall_s")) for row in rows if key in row]
         if points:
-            steps, values, walls = ([_number(v) for v in column] for column in zip(*points))
+            steps, values, walls = ([number(v) for v in column] for column in zip(*points))
             series[name] = clean(steps, values, walls)
     return metric, series
 
@@ -182,7 +182,7 @@ def _series(rows: list[dict[str, Any]], counter: str, metric: str) -> tuple[str,
 def _status(folder: Path, summary: Mapping[str, Any], last: Mapping[str, Any]) -> str:
     """Return how the run ended; a run that was resumed has the summary of its earlier part."""
     known = str(summary["status"]) if "status" in summary else None
-    ahead = _number(last.get("updates")) - _number(summary.get("updates"))
+    ahead = number(last.get("updates")) - number(summary.get("updates"))
     if known is not None and ahead == 0:
         return known
     if _locked(folder):
@@ -216,7 +216,7 @@ def _facts(
 ) -> dict[str, Any]:
     made_with = config.get("made_with") or {}
     facts = {key: summary.get(key, last.get(key)) for key in _FACTS}
-    if _number(last.get("updates")) > _number(summary.get("updates")):
+    if number(last.get("updates")) > number(summary.get("updates")):
         facts |= {key: last[key] for key in _FACTS if key in last}
     facts["model"] = facts["model"] or _at(config, "model.name")
     facts["budget"] = config.get("total_steps" if counter == "env_steps" else "updates")
@@ -234,9 +234,12 @@ def _at(tree: Mapping[str, Any], dotted: str) -> Any:
     return value
 
 
-def _number(value: Any) -> float:
+def number(value: Any) -> float:
     """Return a number, NaN for anything else: JSON has null for what is not finite."""
-    return float(value) if isinstance(value, int | float) else math.nan
+    try:
+        return float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:  # JSON's integers have no end
+        return math.inf
 
 
 def _whole(value: Any) -> int | None:

@@ -140,3 +140,41 @@ def test_another_task_than_the_table_s_is_refused(table):
     with pytest.raises(UserError, match="is of E, not of F"):
         read([f"X@F={table(HEAD + 'A,E,0,1,1')}"])
     assert read([f"X@E={table(HEAD + 'A,E,0,1,1')}"]).runs[0].env == "E"
+
+
+EXPORT = (
+    '"Step","CartPole-v1__ppo__3__1700000000 - charts/episodic_return",'
+    '"CartPole-v1__ppo__3__1700000000 - charts/episodic_return__MIN"\n'
+    '"1","4","0"\n"2","",""\n"3","8","0"\n'
+)
+
+
+def test_a_chart_that_wandb_exported_is_read(table):
+    (run,) = read([table(EXPORT)]).runs
+    assert (run.label, run.env, run.seed, run.kind) == ("CleanRL ppo", "CartPole-v1", 3, "wandb")
+    assert (run.unit, points(run, "training")) == ("steps", [(1, 4), (3, 6)])
+
+
+def test_the_axis_of_an_exported_chart_tells_what_steps_count(table):
+    text = "global_step,a-1 - eval/mean_reward,a-2 - eval/mean_reward\n10,1,\n20,,2\n"
+    runs = read([f"X@CartPole-v1={table(text)}"]).runs
+    assert [(r.label, r.seed, r.unit, points(r)) for r in runs] == [
+        ("X", 1, "environment steps", [(10, 1)]),
+        ("X", 2, "environment steps", [(20, 2)]),
+    ]
+    text = "Step,ppo-CartPole-v1-4 - eval/return_mean\n1,5\n2,NaN\n"
+    (run,) = read([table(text)]).runs
+    assert (run.label, run.seed, run.unit, run.status) == ("PPO", 4, "updates", "diverged")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Step,a-1 - loss\n1,2\n", "none of the figures that are read, but loss"),
+        ("Step,a-1 - eval/mean_reward\n1,x\n", "line 2: 'x' is not a number"),
+        ("Step,a-1 - eval/mean_reward\n1,2\n", "'LABEL@CartPole-v1="),
+    ],
+)
+def test_an_exported_chart_that_can_t_be_read_is_one_sentence(table, text, message):
+    with pytest.raises(UserError, match=message):
+        read([table(text)])

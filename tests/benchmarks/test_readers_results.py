@@ -165,6 +165,27 @@ def test_what_is_no_results_file_is_one_sentence(tmp_path, name, content, messag
         read([str(tmp_path / name)])
 
 
+@pytest.mark.parametrize(
+    "curve",
+    [
+        [[1, 1], [2, 3], None],
+        [[2, 1], [2, 3], None],
+        [[1, 2], [2, None], None],
+        [[1, 2], [2], None],
+        [[1, 2], [2, 3], [5, 4]],
+        [[], [], None],
+    ],
+)
+def test_a_curve_that_somebody_changed_is_not_taken(tmp_path, curve):
+    path = tmp_path / "x.results.json"
+    write_results(Collection((run_of(1),)), path)
+    content = json.loads(path.read_text())
+    content["runs"][0]["curves"]["evaluation"] = curve
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="is no results file"):
+        read([str(path)])
+
+
 def test_a_name_that_would_not_be_read_again_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"must end in \.results\.json"):
         write_results(Collection(()), tmp_path / "x.json")

@@ -129,6 +129,11 @@ def test_null_in_the_middle_is_dropped_with_a_note(tmp_path):
     assert "training: 1 value that" in texts(collection)
 
 
+def test_an_integer_beyond_all_floats_is_not_finite(tmp_path):
+    rows = [{**ROWS[0], "eval/return_mean": 10**400}]
+    assert only(zoo_run(tmp_path / "run", rows)).status == "diverged"
+
+
 def test_a_half_written_last_line_is_left_out_with_a_note(tmp_path):
     folder = zoo_run(tmp_path / "run", status=None)
     with (folder / "metrics.jsonl").open("a") as file:
