@@ -19,6 +19,7 @@ from zoo.benchmarks.report.texts import (
     anchors,
     clean,
     leading_number,
+    plain,
     relative_link,
     safe_target,
     slug,
@@ -139,16 +140,16 @@ def _key(colour: int) -> str:
 
 
 def _table(table: Table, folder: Path) -> str:
-    numeric = [
-        _is_numeric(row.cells[i].text for row in table.rows) for i in range(len(table.columns))
-    ]
+    filled = zip(*(row.cells for row in table.rows), strict=True)
+    numeric = [_is_numeric(cell.text for cell in column) for column in filled]
+    numeric = numeric if table.rows else [False] * len(table.columns)
     heads = "".join(
         f'<th scope="col"{_class("number" if number and i else "")}>{escape(clean(name))}</th>'
-        for i, (name, number) in enumerate(zip(table.columns, numeric))
+        for i, (name, number) in enumerate(zip(table.columns, numeric, strict=True))
     )
     rows = "\n".join(_row(row, numeric, folder) for row in table.rows)
     caption = f"<caption><span>{_text(table.caption)}</span></caption>" if table.caption else ""
-    label = escape(" ".join(s.text for s in spans(table.caption)) or "Table")
+    label = escape(plain(table.caption) or "Table")
     return (
         f'<div class="box" role="region" aria-label="{label}" tabindex="0"><table>{caption}'
         f"<thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
