@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from zoo.core.protocols import Evaluation, Loss, Plugin, Update
+from zoo.core.targets import Target
 from zoo.errors import UserError, nearest
 from zoo.functional import surrogate
 
@@ -69,6 +70,7 @@ class Algorithm:
     knobs: Any
     policy: Any
     plugins: Sequence[Plugin]
+    targets: dict[str, Target]
     trainer: Trainer
 
     def __init__(
@@ -119,8 +121,13 @@ class Algorithm:
     def attach(self, knobs: Any, policy: Any, plugins: Sequence[Plugin]) -> None:
         """Take the parts that ``prepare`` and ``losses`` work with."""
         self.knobs, self.policy, self.plugins = knobs, policy, plugins
+        self.targets = self.make_targets()
 
     # What an algorithm defines.
+
+    def make_targets(self) -> dict[str, Target]:
+        """Return the target networks, by name; the Learner moves and saves them."""
+        return {}
 
     def prepare(self, batch: TensorDict) -> TensorDict:
         """Annotate a fresh rollout with values and advantages; changes no weights."""

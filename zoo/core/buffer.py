@@ -10,6 +10,9 @@ from tensordict import TensorDict
 
 __all__ = ["RolloutBuffer"]
 
+#: how many mini-batches of a round, at most, are looked at closely
+_DIAGNOSED = 8
+
 
 class RolloutBuffer:
     """Hold one prepared rollout and yield ``epochs`` passes of mini-batches over it.
@@ -43,7 +46,12 @@ class RolloutBuffer:
         """Return how many mini-batches are waiting."""
         return 0 if self._batch is None else self.rounds(self._batch.batch_size[0])
 
-    def minibatches(self) -> Iterator[TensorDict]:
+    @property
+    def diagnosed_every(self) -> int:
+        """How many mini-batches apart the figures that are only logged are computed."""
+        return max(1, -(-len(self) // _DIAGNOSED))
+
+    def minibatches(self, progress: float = 0.0) -> Iterator[TensorDict]:
         """Yield every row once per epoch; rows are shuffled only where there is a choice."""
         batch = self._batch
         if batch is None:

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Learner", "OptimizerKnobs"]
 
-#: how many mini-batches of a round, at most, are looked at closely
-_DIAGNOSED = 8
-
 
 @dataclass(frozen=True)
 class OptimizerKnobs:
@@ -105,6 +102,7 @@ class Learner:
             )
         self.steps = 0
         self.skipped = 0
+        self.updates = 0
         self._groups = dict(algorithm.policy.parameter_groups())
         plugin_groups = {p.name: p.parameters() for p in self.plugins if p.parameters()}
         self._plugin_parameters = [x for group in plugin_groups.values() for x in group]
@@ -121,19 +119,21 @@ class Learner:
         )
         self._parameters = [p for group in options for p in group["params"]]
         self._every_group = frozenset(self._groups)
+        self._feedback: list[tuple[Tensor, Tensor]] = []
 
     def learn(self, buffer: Buffer, progress: float = 0.0, share: float = 0.0) -> dict[str, float]:
         """Update on every mini-batch of the buffer; return each figure's mean.
 
-        Gradient norms are of all of them; losses and diagnostics of up to eight, evenly spaced.
+        Gradient norms are of all of them; losses and diagnostics of those that the buffer picks.
         """
         # figures that are only logged cost a sixth of a small network's update
-        stride = max(1, -(-len(buffer) // _DIAGNOSED))
+        every, results = buffer.diagnosed_every, []
         with _collector_paused(self.algorithm.policy.stepwise):
-            results = [
-                self.update(part, progress, share, diagnose=i % stride == 0)
-                for i, part in enumerate(buffer.minibatches())
-            ]
+            for part in buffer.minibatches(progress):
+                diagnose = self.updates % every == 0
+                results.append(self.update(part, progress, share, diagnose))
+                for index, error in self._feedback:
+                    buffer.feedback(index, error)
         names = dict.fromkeys(name for result in results for name in result)
         means = {n: torch.stack([r[n] for r in results if n in r]).mean() for n in names}
         metrics = {name: float(value) for name, value in means.items()}
@@ -151,7 +151,9 @@ class Learner:
         ``progress`` is the fraction of the budget spent before this round, ``share`` what the
         round spends of it.
         """
-        update = Update(step=self.steps, progress=progress, diagnose=diagnose)
+        update = Update(step=self.updates, progress=progress, diagnose=diagnose)
+        self.updates += 1
+        self._feedback.clear()
         factor = schedule(self.knobs.lr_schedule, progress, self.knobs.warmup, share=share)
         for group, lr in zip(self.optimizer.param_groups, self._base_lr, strict=True):
             group["lr"] = lr * factor
@@ -175,6 +177,8 @@ class Learner:
             if not groups:
                 break
             metrics["grad_norm"] = self._step()
+        for target in self.algorithm.targets.values():
+            target.follow(self.updates)
         metrics["lr"] = torch.tensor(self.optimizer.param_groups[0]["lr"])
         return metrics
 
@@ -194,6 +198,8 @@ class Learner:
         metrics: dict[str, Tensor],
     ) -> None:
         terms = dict(loss.terms)
+        if loss.td_error is not None:
+            self._feedback.append((part["index"], loss.td_error.detach()))
         if loss.out is not None:
             for plugin in self.plugins:
                 terms.update(plugin.terms(loss.out, part, update))
@@ -239,15 +245,23 @@ class Learner:
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state and the counters."""
-        state = {"optimizer": self.optimizer.state_dict(), "steps": self.steps}
-        return {**state, "skipped": self.skipped}
+        """Return the optimizer's state, the target networks and the counters."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "targets": {n: t.state_dict() for n, t in self.algorithm.targets.items()},
+            "steps": self.steps,
+            "skipped": self.skipped,
+            "updates": self.updates,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a :meth:`state_dict`."""
         # torch keeps the very tensors it is given; two learners must not share their moments
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        for name, target in self.algorithm.targets.items():
+            target.load_state_dict(state["targets"][name])
         self.steps, self.skipped = state["steps"], state["skipped"]
+        self.updates = state["updates"]
 
 
 @contextlib.contextmanager

@@ -38,12 +38,16 @@ class FusedAdamW(torch.optim.AdamW):
         """Take one step on ``shrink`` times the gradients; parameters without one stay."""
         lists = self._lists
         gradients = [[p.grad for p in own.parameters if p.grad is not None] for own in lists or ()]
-        whole = [len(own.parameters) for own in lists or ()] == [len(given) for given in gradients]
-        if lists is None or not whole:
+        if lists is None or any(
+            len(given) not in (0, len(own.parameters))
+            for own, given in zip(lists, gradients, strict=True)
+        ):
             self._step_by_torch(shrink)
             return
         scale = None if shrink == 1.0 else torch.tensor(1.0 / shrink)
         for own, given in zip(lists, gradients, strict=True):
+            if not given:  # a loss that moves other groups
+                continue
             group = own.group
             own.step += 1
             torch._fused_adamw_(

@@ -66,7 +66,7 @@ class Update:
     Attributes
     ----------
     step : int
-        Optimizer updates done so far.
+        Mini-batches learned from so far.
     progress : float
         Fraction of the run's budget already spent, 0 at the start, 1 at the end.
     diagnose : bool
@@ -96,6 +96,8 @@ class Loss:
         The policy's evaluation, where plugins (entropy, KL) are to add their terms.
     metrics : dict of str to Tensor
         [B, T] each, detached; logged as means over the live steps.
+    td_error : Tensor or None
+        [B], by which prioritised replay draws the rows again.
     """
 
     name: str
@@ -104,10 +106,14 @@ class Loss:
     groups: tuple[str, ...] = ("policy", "critic")
     out: Evaluation | None = None
     metrics: dict[str, Tensor] = field(default_factory=dict)
+    td_error: Tensor | None = None
 
 
 class Policy(Protocol):
     """A ``torch.nn.Module`` that acts and that can be asked what it thinks of a batch.
+
+    The Trainer writes ``version`` (optimizer updates so far), and ``done`` of ``total``: how much
+    of the budget is spent when a collect begins, for exploration that fades.
 
     ``stepwise`` says that steps are independent of each other given their observations, so
     fragments may be cut into single steps; ``sampler_is_exact`` that the log-probabilities recorded
@@ -118,6 +124,8 @@ class Policy(Protocol):
     sampler_is_exact: bool
     has_critic: bool
     version: int
+    done: int
+    total: int
 
     def evaluate(self, batch: TensorDict, reference: Policy | None = None) -> Evaluation:
         """Log-probabilities, entropies and values of a batch, with gradients."""
@@ -208,8 +216,13 @@ class Buffer(Protocol):
         """How many mini-batches are waiting."""
         ...
 
-    def minibatches(self) -> Iterator[TensorDict]:
-        """Yield the mini-batches of one round of updates."""
+    @property
+    def diagnosed_every(self) -> int:
+        """How many mini-batches apart the figures that are only logged are computed."""
+        ...
+
+    def minibatches(self, progress: float = 0.0) -> Iterator[TensorDict]:
+        """Yield the mini-batches of one round; ``progress`` is the share of the budget spent."""
         ...
 
     def feedback(self, index: Tensor, td_error: Tensor) -> None:

@@ -26,12 +26,16 @@ class Target:
     module : nn.Module, optional
         The copy, where it isn't simply a deep copy; its parameters and buffers must be named as
         the online network's and may be fewer.
+    every : int
+        Updates of the online network between two moves.
     """
 
-    def __init__(self, online: nn.Module, tau: float, module: nn.Module | None = None) -> None:
-        if not 0 < tau <= 1:
-            raise ValueError(f"tau must be within (0, 1], got {tau}")
-        self.tau = tau
+    def __init__(
+        self, online: nn.Module, tau: float, module: nn.Module | None = None, every: int = 1
+    ) -> None:
+        if not 0 < tau <= 1 or every < 1:
+            raise ValueError(f"tau must be within (0, 1] and every ≥ 1, got {tau} and {every}")
+        self.tau, self.every = tau, every
         self.module = copy.deepcopy(online) if module is None else module
         self.module.requires_grad_(False)
         parameters, buffers = dict(online.named_parameters()), dict(online.named_buffers())
@@ -45,6 +49,11 @@ class Target:
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Call the copy."""
         return self.module(*arguments, **options)
+
+    def follow(self, updates: int) -> None:
+        """Move where that many updates of the online network make it due."""
+        if updates % self.every == 0:
+            self.update()
 
     @torch.no_grad()
     def update(self) -> None:

@@ -84,6 +84,7 @@ class Trainer:
         """Collect one rollout, learn from it, and log what happened."""
         start = time.perf_counter()
         policy, before = self.algorithm.policy, self.done
+        policy.done, policy.total = before, self.total
         with self.learner.autocast():
             batch = check(self.rollout.collect(policy, budget=self.total - before))
             collected, steps, report = time.perf_counter(), live_steps(batch), self.rollout.report()
