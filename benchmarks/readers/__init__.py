@@ -10,7 +10,7 @@ from zoo.benchmarks.readers import manifests, zoo_runs
 from zoo.benchmarks.readers.arguments import Argument, parse
 from zoo.benchmarks.readers.csv_files import read_csv
 from zoo.benchmarks.readers.event_files import read_events
-from zoo.benchmarks.readers.repeats import drop_repeats, unknown_seeds
+from zoo.benchmarks.readers.repeats import different_clocks, drop_repeats, unknown_seeds
 from zoo.benchmarks.readers.results_file import read_results, write_results
 from zoo.benchmarks.readers.sb3 import read_sb3
 from zoo.benchmarks.readers.search import LOOKED_FOR, Source, search
@@ -51,7 +51,8 @@ def read(arguments: Sequence[str]) -> Collection:
     runs, repeats = drop_repeats([run for a in dict.fromkeys(parsed) for run in found.runs[a]])
     if not runs:
         raise UserError(found.notes[0].text if found.notes else "there is nothing to read.")
-    return Collection(tuple(runs), (*found.notes, *repeats, *unknown_seeds(runs)))
+    notes = (*found.notes, *repeats, *unknown_seeds(runs), *different_clocks(runs))
+    return Collection(tuple(runs), notes)
 
 
 class _Found:

@@ -175,7 +175,7 @@ def _table(markdown: str) -> dict[str, Any]:
     >>> _table("|param|value|\\n|-|-|\\n|seed|3|\\n|env_id|CartPole-v1|")
     {'seed': 3, 'env_id': 'CartPole-v1'}
     """
-    rows = re.findall(r"^\|([^|]+)\|(.*)\|\s*$", markdown, re.MULTILINE)[2:]
+    rows = re.findall(r"^\|([^|]+)\|(.*?)\|?\s*$", markdown, re.MULTILINE)[2:]
     return {name.strip(): _plain(value.strip()) for name, value in rows}
 
 

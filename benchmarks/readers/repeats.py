@@ -1,4 +1,4 @@
-"""Runs that are there twice, and seeds that nobody wrote down."""
+"""What the runs look like together: repeats, unknown seeds, clocks that differ."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from typing import Any
 from zoo.benchmarks.readers.series import count
 from zoo.benchmarks.records import Note, Run
 
-__all__ = ["drop_repeats", "unknown_seeds"]
+__all__ = ["different_clocks", "drop_repeats", "unknown_seeds"]
 
 #: what may differ between two runs that are the same one
 _INCIDENTAL = ("run_dir", "threads", "logger.", "checkpoint.")
+_CLOCKS = {
+    "sb3": "Stable-Baselines3's files",
+    "tensorboard": "TensorBoard's event files",
+    "wandb": "W&B's logs",
+}
 
 
 def drop_repeats(runs: Sequence[Run]) -> tuple[list[Run], list[Note]]:
@@ -53,6 +58,19 @@ def unknown_seeds(runs: Sequence[Run]) -> list[Note]:
         )
         for (label, env), number in groups.items()
     ]
+
+
+def different_clocks(runs: Sequence[Run]) -> list[Note]:
+    """Say where runs are timed in two ways: ours stop the clock while they evaluate."""
+    timed = {r.kind for r in runs for curve in r.curves.values() if curve.wall_s is not None}
+    others = [_CLOCKS[kind] for kind in _CLOCKS if kind in timed]
+    if "zoo" not in timed or not others:
+        return []
+    text = (
+        f"Seconds of runs from {' and '.join(others)} go on while the policy is evaluated and may"
+        " count part of the start; those of runs of zoo count collecting and learning only."
+    )
+    return [Note(text)]
 
 
 def _same(run: Run, other: Run) -> bool:

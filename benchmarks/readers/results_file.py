@@ -52,9 +52,8 @@ def write_results(collection: Collection, path: Path) -> None:
         "version": _VERSION,
         "shared": shared,
         "runs": [_packed(run, shared) for run in runs],
-        "notes": [
-            [note.text, note.source.name if note.source else None] for note in collection.notes
-        ],
+        # What has no source is about all runs together, and is said again when they are read.
+        "notes": [[note.text, note.source.name] for note in collection.notes if note.source],
     }
     text = json.dumps(finite(content), ensure_ascii=False, separators=(",", ":"))
     data = text.encode("utf-8")
@@ -84,9 +83,7 @@ def read_results(path: Path, argument: Argument) -> Collection:
         if content["version"] > _VERSION:
             raise UserError(f"{path} was written by a later version: `pip install -U` this one.")
         runs = tuple(_unpacked(run, content["shared"], path) for run in content["runs"])
-        notes = tuple(
-            Note(text, path / source if source else path) for text, source in content["notes"]
-        )
+        notes = tuple(Note(text, path / source) for text, source in content["notes"])
     except OSError as error:
         why = error.strerror or "it is not compressed by gzip"
         raise UserError(f"can't read {path}: {why}.") from error

@@ -239,6 +239,14 @@ def test_runs_without_seeds_are_noted_once_for_each_group(tmp_path):
     assert texts(collection).count("the seeds of 2 runs are not known") == 1
 
 
+def test_clocks_that_count_other_things_are_noted(tmp_path):
+    ours = zoo_run(tmp_path / "ours")
+    theirs = tmp_path / "ppo" / "CartPole-v1" / "seed-0"
+    monitor(theirs / "monitor.csv", [(1, 10, 0.1)])
+    assert "Stable-Baselines3's files go on while" in texts(read([str(ours), str(theirs)]))
+    assert read([str(ours)]).notes == read([str(theirs)]).notes == ()
+
+
 def test_one_run_is_read_by_the_name_of_its_file(tmp_path):
     folder = zoo_run(tmp_path / "run")
     assert only(folder / "summary.json").source == folder
