@@ -9,6 +9,7 @@ from typing import Any
 
 from zoo.core.memory import peak_rss_gib
 from zoo.core.protocols import Report
+from zoo.core.rows import Row
 
 __all__ = ["Recorder"]
 
@@ -22,10 +23,17 @@ class Recorder:
         Where files go; None writes nothing.
     loggers : sequence of Logger
         Console, TensorBoard, W&B.
+    every : int, optional
+        Budget (environment steps, or updates) per row of figures; None writes one per round.
     """
 
-    def __init__(self, folder: Any = None, loggers: Sequence[Any] = ()) -> None:
-        self.folder, self.loggers = folder, list(loggers)
+    def __init__(
+        self, folder: Any = None, loggers: Sequence[Any] = (), every: int | None = None
+    ) -> None:
+        self.folder, self.loggers, self.every = folder, list(loggers), every
+        self._row, self._written = Row(), 0
+        self._counters: dict[str, Any] = {}
+        self._file = ""
         self.evaluations: dict[str, Any] = {"first": None, "last": None, "best": None}
 
     def begin(self, done: int, total: int) -> None:
@@ -41,11 +49,7 @@ class Recorder:
         file: str = "",
     ) -> None:
         """Record one round: its figures, sampled records, notices and tracebacks."""
-        row, report = {**counters, **metrics}, report or Report()
-        if self.folder:
-            self.folder.append_metrics(row)
-            if report.records:
-                self.folder.append_records(file, report.records)
+        report = report or Report()
         for text in report.errors:
             if self.folder:
                 self.folder.append_error(text)
@@ -53,8 +57,23 @@ class Recorder:
                 self.notice(text)
         for text in report.notices:
             self.notice(text)
+        self._row.add(metrics, report.records)
+        self._counters, self._file = dict(counters), file or self._file
+        done = counters["env_steps"] or counters["updates"]
+        due = self.every is None or done // self.every > self._written // self.every
+        if due or any(name.startswith("eval/") for name in metrics):
+            self._write(done)
+
+    def _write(self, done: int) -> None:
+        """Write the row that was gathered."""
+        row, records = {**self._counters, **self._row.figures()}, self._row.records
+        self._row, self._written = Row(), done
+        if self.folder:
+            self.folder.append_metrics(row)
+            if records:
+                self.folder.append_records(self._file, records)
         for logger in self.loggers:
-            logger.log(row["updates"], row, report.records)
+            logger.log(row["updates"], row, records)
 
     def notice(self, text: str) -> None:
         """Say one sentence to the user, now: where there is no logger, on standard error."""
@@ -89,7 +108,9 @@ class Recorder:
         self.summarise("failed", counters)
 
     def summarise(self, status: str, counters: Mapping[str, Any]) -> dict[str, Any]:
-        """Write summary.json and return what it holds."""
+        """Write the last row and summary.json, and return what that holds."""
+        if self._row.rounds and status != "interrupted":  # a resumed run goes on with the row
+            self._write(self._written)
         earlier = self.folder.read_summary() if self.folder else {}  # of a run that was resumed
         summary = {
             "status": status,
@@ -103,12 +124,17 @@ class Recorder:
         return written
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the evaluations so far."""
-        return dict(self.evaluations)
+        """Return the evaluations so far, and the row that is not written yet."""
+        return {
+            "evaluations": dict(self.evaluations),
+            "row": self._row.state_dict(),
+            "written": self._written,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a :meth:`state_dict`."""
-        self.evaluations = dict(state)
+        self.evaluations, self._written = dict(state["evaluations"]), state["written"]
+        self._row.load_state_dict(state["row"])
 
     def close(self) -> None:
         """Flush and close the loggers, and let go of the folder."""

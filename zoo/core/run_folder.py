@@ -17,6 +17,7 @@ import json
 import math
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -34,7 +35,7 @@ from zoo.core.config import Config
 from zoo.core.recorder import Recorder
 from zoo.errors import UserError
 
-__all__ = ["RunFolder", "finite", "open_recorder"]
+__all__ = ["RunFolder", "finite", "made_with", "open_recorder"]
 
 _PACKAGES = ("torch", "tensordict", "numpy", "gymnasium", "transformers", "reasoning-gym", "vllm")
 _ROWS = ("metrics.jsonl", "episodes.jsonl", "completions.jsonl")
@@ -86,7 +87,7 @@ class RunFolder:
             folder = cls(path, config)
             folder.lock()
             folder.checkpoints.mkdir()
-            record = {**config.to_dict(), "made_with": _made_with()}
+            record = {**config.to_dict(), "made_with": made_with()}
             _write(path / "config.yaml", yaml.safe_dump(record, sort_keys=False))
         except OSError as error:
             raise UserError(f"can't make the run folder {path}: {error.strerror}.") from error
@@ -231,7 +232,7 @@ def open_recorder(config: Config, folder: RunFolder | None = None, done: int = 0
     from zoo.core.loggers import make_loggers
 
     folder = folder or RunFolder.create(config)
-    return Recorder(folder, make_loggers(config, folder.path, done))
+    return Recorder(folder, make_loggers(config, folder.path, done), config.tree.get("log_every"))
 
 
 def _fresh_name(config: Config) -> Path:
@@ -269,8 +270,8 @@ def finite(value: Any) -> Any:
     return finite(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
-def _made_with() -> dict[str, Any]:
-    """Return versions, git revisions and hardware, for config.yaml."""
+def made_with() -> dict[str, Any]:
+    """Return what a run is made with: the time, versions, git revisions and hardware."""
     import torch
 
     import zoo
@@ -293,10 +294,21 @@ def _made_with() -> dict[str, Any]:
         "hardware": {
             "platform": platform.platform(),
             "machine": platform.machine(),
+            "processor": _processor(),
             "cpus": os.cpu_count(),
             "accelerators": devices,
         },
     }
+
+
+def _processor() -> str:
+    """Return the processor's name; Linux says it in /proc only."""
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
+    except OSError:
+        return platform.processor()
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1] if found else platform.processor()
 
 
 def _revision(folder: Path) -> str | None:

@@ -65,6 +65,8 @@ class RunSettings:
     updates: int | None = None
     #: torch's CPU threads; None lets the size of the network decide
     threads: int | None = None
+    #: budget (environment steps, or updates) per row of metrics.jsonl; null writes one per round
+    log_every: int | None = None
     #: evaluation while training
     eval: EvalSettings = field(default_factory=EvalSettings)
     #: saving
@@ -75,6 +77,7 @@ class RunSettings:
         _positive("total_steps", self.total_steps)
         _positive("updates", self.updates)
         _positive("threads", self.threads)
+        _positive("log_every", self.log_every)
         require_seed("seed", self.seed)
 
 
