@@ -41,7 +41,7 @@ def draw(chart: Intervals) -> Picture:
         middle = top + (30 if tall else 13)
         words = escape(shorten(label, WIDTH, ROOM))
         parts.append(element("text", words, class_="halo", x=0, y=middle + (-15 if tall else 4)))
-        parts.append(element("text", value, class_="value end", x=WIDTH, y=middle + 4))
+        parts.append(element("text", escape(value), class_="value end", x=WIDTH, y=middle + 4))
         parts.extend(_whisker(row, across, middle))
     height = bottom + _BOTTOM
     words = f"{clean(chart.x_label)}. {'; '.join(rows_in_words(chart)) or 'No values'}."
@@ -64,6 +64,8 @@ def _reach(chart: Intervals) -> tuple[float, float]:
 
 
 def _value(row: Whisker, chart: Intervals, fine: float) -> str:
+    if row.text:
+        return clean(row.text)
     sign = "+" if chart.zero and row.value > 0 else ""
     return sign + interval(row.value, row.low, row.high, chart.x_format, fine)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html import escape
 
 import numpy as np
@@ -16,41 +16,38 @@ from zoo.benchmarks.report.texts import clean
 
 __all__ = ["draw_levels", "level_text"]
 
-#: as far off its line, a label still takes the place of a part of it
-_ON = 7.0
-
 
 def draw_levels(chart: Chart, across: Scale, up: Scale) -> Iterator[str]:
-    """Draw the levels of a chart; each name stands on its line, at the end that is freer."""
+    """Draw the levels of a chart, each named at its freer end; no line runs through a name."""
     left, right, fine = across.start, across.end, resolution(up.high - up.low, chart.y_format)
     levels = [level for level in chart.levels if np.isfinite(level.value)]
     heights = up(np.array([level.value for level in levels])).tolist()
     texts = [level_text(level, chart.y_format, fine) for level in levels]
-    words = [shorten(text, right - left - 24, ROOM) for text in texts]
+    words = [shorten(text, right - left - 48, ROOM) for text in texts]
     widths = [text_width(word, ROOM) for word in words]
     at_right = [_freer_right(chart, across, up, h, w) for h, w in zip(heights, widths)]
+    boxes = []  # of the names: side, height, width
     for side in (False, True):
         mine = [i for i, other in enumerate(at_right) if other == side]
-        places: Sequence[float | None]
-        places = spread([heights[i] for i in mine], ROOM, up.end, up.start - 4) or [None] * len(
-            mine
-        )
-        for i, place in zip(mine, places):
-            y, gap = heights[i], widths[i] + 8
-            if place is None or abs(place - y) > _ON:
-                gap = 0.0
-            start, end = (left, right - gap) if side else (left + gap, right)
-            yield element("path", class_="level", d=f"M{start:.1f} {y:.1f}H{end:.1f}")
-            if place is not None:
-                x, class_ = (right - 4, "halo end") if side else (left + 4, "halo")
-                yield element("text", escape(words[i]), class_=class_, x=x, y=place + 4)
+        places = spread([heights[i] for i in mine], ROOM, up.end, up.start - 4) or []
+        for i, place in zip(mine, places):  # no names where there are too many
+            boxes.append((side, place, widths[i]))
+            x, class_ = (right - 4, "halo end") if side else (left + 4, "halo")
+            yield element("text", escape(words[i]), class_=class_, x=x, y=place + 4)
+    for height in heights:
+        gaps = [0.0, 0.0]
+        for side, place, width in boxes:
+            if abs(place - height) < ROOM / 2:
+                gaps[side] = max(gaps[side], width + 8)
+        ends = left + gaps[0], max(right - gaps[1], left + gaps[0])
+        yield element("path", class_="level", d="M{1:.1f} {0:.1f}H{2:.1f}".format(height, *ends))
 
 
 def level_text(level: Level, form: str, fine: float) -> str:
-    """Return a level's name, with its value unless the name holds it."""
+    """Return a level's name after its value, unless the name holds that."""
     value, label = short(figure(level.value, form, fine)), clean(level.label)
     said = re.search(rf"(?<![\d.,]){re.escape(value)}(?!\d)", label)
-    return label if said else f"{label} {value}"
+    return label if said else f"{value} {label}"
 
 
 def _freer_right(chart: Chart, across: Scale, up: Scale, height: float, width: float) -> bool:

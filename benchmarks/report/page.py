@@ -137,13 +137,18 @@ class Chart:
 
 @dataclass(frozen=True)
 class Whisker:
-    """A point with its interval; ``low`` and ``high`` are None where there is none."""
+    """A point with its interval; ``low`` and ``high`` are None where there is none.
+
+    ``text`` is how its figures are written beside it; where it is empty, with three digits of the
+    axis.
+    """
 
     label: str
     colour: int
     value: float
     low: float | None = None
     high: float | None = None
+    text: str = ""
 
 
 @dataclass(frozen=True)

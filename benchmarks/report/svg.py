@@ -11,8 +11,8 @@ import numpy as np
 
 __all__ = ["element", "line", "pieces", "shorten", "text_width", "thin"]
 
-# Widths in ems of Helvetica and its like, which the system fonts are close to.
-_NARROW, _WIDE = frozenset("ijlI.,:;|!'()[]{}ftr−-· "), frozenset("mwMWQ@%—")
+# Widths in ems between those of Helvetica, which most system fonts are like, and of DejaVu Sans.
+_NARROW, _WIDE = frozenset("ijlI.,:;|!'()[]{}ftr- "), frozenset("mwMWQ@%")
 
 
 def element(name: str, content: str = "", /, **attributes: object) -> str:
@@ -83,11 +83,11 @@ def shorten(text: str, width: float, size: float) -> str:
 
 def _letter_width(letter: str) -> float:
     if letter < "\x7f":
-        wide = 0.68 if letter.isupper() else 0.56
+        wide = 0.7 if letter.isupper() else 0.59
         return 0.32 if letter in _NARROW else (0.88 if letter in _WIDE else wide)
     if unicodedata.combining(letter):
         return 0.0
-    return 1.0 if unicodedata.east_asian_width(letter) in "WF" else 0.62
+    return 1.0 if unicodedata.east_asian_width(letter) in "WF" else 0.68
 
 
 def _pair(x: int, y: int) -> str:

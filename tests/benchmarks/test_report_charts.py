@@ -41,6 +41,12 @@ def heights(path):
     return np.cumsum(numbers[1::2])
 
 
+def across(path):
+    """The places from left to right that a relative path passes."""
+    numbers = [float(n) for n in re.findall(r"-?\d*\.?\d+", path.get("d"))]
+    return np.cumsum(numbers[0::2])
+
+
 AWKWARD = {
     "no series": [],
     "empty series": [Series("a", 0, EMPTY, EMPTY), Series("b", 1, EMPTY, EMPTY)],
@@ -88,6 +94,8 @@ def test_lines_rise_where_values_do_and_bands_surround_them():
     band = heights(elements(drawn, "path", "band")[0])
     assert band.min() < line.min()
     assert band.max() > line.max()
+    edges = across(elements(drawn, "path", "band")[0])
+    assert edges[0] == pytest.approx(edges[-1], abs=0.05)  # there along its foot, back on its top
 
 
 def test_a_gap_is_left_open_and_a_lonely_point_is_drawn():
@@ -139,6 +147,7 @@ def test_an_axis_of_shares_ends_at_all_of_them():
     drawn = charts.draw(chart(Series("a", 0, X, RISING / 500), y_format="percent"), legend=False)
     ticks = ["".join(e.itertext()) for e in elements(drawn, "text", "end")]
     assert (ticks[0], ticks[-1]) == ("0\xa0%", "100\xa0%")
+    assert drawn.axes["data-y"].startswith("0.0 1.0 ")
 
 
 LEVELS = (
@@ -152,7 +161,7 @@ LEVELS = (
 def test_names_of_levels_do_not_meet_and_hold_their_values_once():
     drawn = charts.draw(chart(Series("a", 0, X, RISING), levels=LEVELS), legend=False)
     names = elements(drawn, "text", "halo")
-    assert [n.text for n in names] == ["solved 475", "published 480", "best of 500", "random 20"]
+    assert [n.text for n in names] == ["475 solved", "480 published", "best of 500", "20 random"]
     boxes = []
     for name in names:
         width, x = text_width(name.text, 14), float(name.get("x"))
@@ -169,8 +178,32 @@ def test_names_of_levels_do_not_meet_and_hold_their_values_once():
 def test_a_level_is_named_at_the_end_where_no_curve_is():
     drawn = charts.draw(chart(Series("a", 0, X, RISING), levels=LEVELS), legend=False)
     classes = {n.text: n.get("class") for n in elements(drawn, "text", "halo")}
-    assert classes["solved 475"] == "halo"
-    assert classes["random 20"] == "halo end"
+    assert classes["475 solved"] == "halo"
+    assert classes["20 random"] == "halo end"
+
+
+def test_no_line_runs_through_the_name_of_another():
+    near = tuple(Level(f"level {i}", 470 + 2 * i) for i in range(4))
+    drawn = charts.draw(chart(Series("a", 0, X, RISING), levels=near), legend=False)
+    names = [
+        (float(n.get("x")), float(n.get("y")) - 4, n.text) for n in elements(drawn, "text", "halo")
+    ]
+    lines = [
+        [float(n) for n in re.findall(r"[\d.]+", p.get("d"))]
+        for p in elements(drawn, "path", "level")
+    ]
+    assert len(names) == len(lines) == 4
+    for x, place, text in names:
+        through = [start for start, height, _ in lines if abs(height - place) < 7]
+        assert all(start > x + text_width(text, 12) for start in through)
+
+
+def test_too_many_levels_are_lines_without_names():
+    many = tuple(Level(f"level {i}", 470 + i / 10) for i in range(40))
+    drawn = charts.draw(chart(Series("a", 0, X, RISING), levels=many), legend=False)
+    assert len(elements(drawn, "path", "level")) == 40
+    assert elements(drawn, "text", "halo") == []
+    assert "473.9 level 39" in drawn.words or "474 level 39" in drawn.words
 
 
 def labels_at_ends(*series):
@@ -193,6 +226,8 @@ def test_a_legend_is_drawn_where_it_is_needed():
     assert "a <b>" in words(charts.draw(two, legend=True))
     assert "a <b>" not in words(charts.draw(two, legend=False))
     assert charts.draw(two, legend=True).height > charts.draw(two, legend=False).height
+    short = chart(Series("a", 0, X, RISING), Series("b", 9, X, RISING / 2))  # named at the ends
+    assert charts.draw(short, legend=True) == charts.draw(short, legend=False)
 
 
 def test_a_chart_is_told_in_words():
@@ -204,7 +239,7 @@ def test_a_chart_is_told_in_words():
     )
     assert charts.in_words(shares).replace("\xa0", " ") == (
         "return over environment steps. Last values: ppo: 100.0 [90.0, 110.0] % at 100k; "
-        "grpo: 53.2 % at 31.0k. Levels: solved 80 %."
+        "grpo: 53.2 % at 31.0k. Levels: 80 % solved."
     )
 
 
@@ -220,6 +255,12 @@ def test_intervals_are_drawn_to_scale_with_the_line_of_no_difference():
     assert x[1] < at_zero < x[2]
     assert len(elements(drawn, "path", "whisker")) == 2
     assert {"+4.1 [1.2, 6.9]", "−3.0", "+0.5 [−2.0, 3.0]"} <= set(words(drawn))
+
+
+def test_figures_are_written_as_they_are_given():
+    chart = Intervals("i", "t", "points", (Whisker("ppo", 0, 4.123, 1.2, 6.9, text="+4.12 <a>"),))
+    assert "+4.12 <a>" in words(intervals.draw(chart))
+    assert intervals.rows_in_words(chart) == ["ppo: +4.12 <a>"]
 
 
 def test_long_labels_stand_over_their_whiskers():
