@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -19,10 +19,40 @@ from torch import Tensor
 if TYPE_CHECKING:
     from zoo.policies.mlp import MLPPolicy
 
-__all__ = ["Actor", "numpy_layers", "torch_network"]
+__all__ = ["Actor", "ControlActor", "Network", "numpy_layers", "torch_network"]
 
 #: writes the head's outputs for observations [N, *obs] into [N, outputs]
 Network = Callable[[np.ndarray, np.ndarray], None]
+
+
+class ControlActor(Protocol):
+    """What acts for one fragment of N environments.
+
+    Attributes
+    ----------
+    action : ndarray
+        [T, N] int64, or [T, N, *action shape] float32: what was chosen so far.
+    follows_episodes : bool
+        Whether :meth:`ended` has to be called after every step.
+    """
+
+    action: np.ndarray
+    follows_episodes: bool
+
+    def __call__(self, observation: np.ndarray, step: int) -> np.ndarray:
+        """Act on [N, *obs], already normalised, at one step; return a view of ``action[step]``."""
+        ...
+
+    def ended(self, flags: np.ndarray) -> None:
+        """Tell which environments' episodes ended in the step just made, [N] bool."""
+        ...
+
+    def log_prob(self, steps: int) -> np.ndarray:
+        """Return log π_behaviour of the first ``steps`` actions, [steps, N] float32.
+
+        NaN where the behaviour has no density.
+        """
+        ...
 
 
 class Actor:
@@ -44,6 +74,8 @@ class Actor:
     action : ndarray
         [T, N] int64, or [T, N, *action shape] float32: what was chosen so far.
     """
+
+    follows_episodes = False
 
     def __init__(
         self, policy: MLPPolicy, num_envs: int, steps: int, rng: np.random.Generator | None
@@ -81,6 +113,9 @@ class Actor:
         else:
             np.add(outputs, self._noise[step], out=self._flat[step])
         return action
+
+    def ended(self, flags: np.ndarray) -> None:
+        """Nothing is remembered of an episode."""
 
     def log_prob(self, steps: int) -> np.ndarray:
         """Return log π of the first ``steps`` actions, [steps, N] float32."""

@@ -8,18 +8,46 @@ autocast, the same layers run as ordinary torch.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["dense"]
+__all__ = ["dense", "linear_layers"]
 
 #: (weight [out, in], bias [out]) of each layer
 Layers = Sequence[tuple[Tensor, Tensor]]
+
+
+def linear_layers(
+    sizes: Sequence[int], orthogonal: bool, head_gain: float | None = None
+) -> nn.ModuleList:
+    """Make the layers of a network with ``sizes`` units, from the input's to the output's.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        [in, hidden, …, out].
+    orthogonal : bool
+        Orthogonal weights of gain √2 and zero biases; else torch's own initialisation, uniform
+        within ±1/√in for both.
+    head_gain : float, optional
+        Gain of the last layer instead (orthogonal only).
+    """
+    layers = [nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
+    gains = [math.sqrt(2)] * len(layers)
+    if head_gain is not None:
+        gains[-1] = head_gain
+    for layer, gain in zip(layers, gains, strict=True):
+        if orthogonal:
+            nn.init.orthogonal_(layer.weight, gain)
+            nn.init.zeros_(layer.bias)
+    return nn.ModuleList(layers)
 
 
 def dense(

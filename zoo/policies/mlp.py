@@ -8,12 +8,8 @@ al. 2021, arXiv:2006.05990, found squashing to change little for on-policy metho
 
 from __future__ import annotations
 
-import copy
-import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,12 +17,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from zoo.core.protocols import Evaluation
-from zoo.errors import UserError
 from zoo.functional import divergence
-from zoo.policies.acting import Actor, Network, numpy_layers, torch_network
-from zoo.policies.dense import dense
-from zoo.policies.normalizer import Normalizer
-from zoo.policies.spaces import ObservationEncoder, require_supported
+from zoo.policies.acting import Actor, Network
+from zoo.policies.control import ControlPolicy, MLPKnobs
+from zoo.policies.dense import dense, linear_layers
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -36,34 +30,7 @@ __all__ = ["MLPKnobs", "MLPPolicy"]
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
-@dataclass(frozen=True)
-class MLPKnobs:
-    """Shape and initialisation of the networks; the defaults suit classic control and MuJoCo."""
-
-    #: widths of the hidden layers, the same for actor and critic
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    #: tanh keeps small networks stable; relu for wider ones
-    activation: Literal["tanh", "relu"] = "tanh"
-    #: orthogonal weights: gain √2 in hidden layers, .01 for the policy's head, 1 for the value's
-    orthogonal: bool = True
-    #: natural log of the Gaussian's initial standard deviation (continuous actions only)
-    log_std_init: float = 0.0
-    #: one trunk for actor and critic; off lets each learn features of its own
-    shared: bool = False
-    #: subtract the running mean of observations and divide by their running deviation
-    normalize_observation: bool = False
-    #: bound on normalised observations
-    observation_clip: float = 10.0
-
-    def __post_init__(self) -> None:
-        """Refuse what can't be built."""
-        if self.activation not in ("tanh", "relu"):
-            raise UserError(f"activation must be tanh or relu (got {self.activation!r}).")
-        if any(width < 1 for width in self.hidden_sizes):
-            raise UserError(f"hidden_sizes must be positive (got {list(self.hidden_sizes)}).")
-
-
-class MLPPolicy(nn.Module):
+class MLPPolicy(ControlPolicy):
     """Actor and critic for Box or Discrete observations and Discrete or Box actions.
 
     Parameters
@@ -89,9 +56,6 @@ class MLPPolicy(nn.Module):
     ((8,), (8,))
     """
 
-    stepwise = True
-    sampler_is_exact = True
-
     def __init__(
         self,
         observation_space: spaces.Space[Any],
@@ -99,13 +63,8 @@ class MLPPolicy(nn.Module):
         config: MLPKnobs | None = None,
         critic: bool = True,
     ) -> None:
-        super().__init__()
-        require_supported(observation_space, action_space)
-        assert isinstance(observation_space, spaces.Box | spaces.Discrete)
-        self.config = config or MLPKnobs()
+        super().__init__(observation_space, action_space, config)
         self.has_critic = critic
-        self.version = 0
-        self.encoder = ObservationEncoder(observation_space)
         self.discrete = isinstance(action_space, spaces.Discrete)
         self.action_shape: tuple[int, ...] = ()
         if isinstance(action_space, spaces.Discrete):
@@ -116,23 +75,16 @@ class MLPPolicy(nn.Module):
             self.outputs = int(np.prod(self.action_shape, dtype=int))
             self.log_std = nn.Parameter(torch.full((self.outputs,), self.config.log_std_init))
         self._build()
-        self.normalizer: Normalizer | None = None
-        if self.config.normalize_observation:
-            if self.encoder.discrete or self.encoder.dtype != np.float32:
-                raise UserError(
-                    f"normalize_observation needs a floating-point Box (got {observation_space}):"
-                    " whole numbers are scaled by their space already."
-                )
-            self.normalizer = Normalizer(self.encoder.shape, self.config.observation_clip)
 
     def _build(self) -> None:
         sizes = [self.encoder.size, *self.config.hidden_sizes]
         trunk = sizes if self.config.shared else sizes[:1]
         branch = sizes[-1:] if self.config.shared else sizes
-        self.trunk = self._layers(trunk)
-        self.policy_layers = self._layers([*branch, self.outputs], head_gain=0.01)
+        orthogonal = self.config.orthogonal
+        self.trunk = linear_layers(trunk, orthogonal)
+        self.policy_layers = linear_layers([*branch, self.outputs], orthogonal, head_gain=0.01)
         if self.has_critic:
-            self.value_layers = self._layers([*branch, 1], head_gain=1.0)
+            self.value_layers = linear_layers([*branch, 1], orthogonal, head_gain=1.0)
         # the same parameters again, where finding them costs nothing
         self._layers_of: dict[str, list[tuple[Tensor, Tensor]]] = {
             name: [(layer.weight, layer.bias) for layer in layers if isinstance(layer, nn.Linear)]
@@ -140,52 +92,16 @@ class MLPPolicy(nn.Module):
             if isinstance(layers, nn.ModuleList)
         }
 
-    def _layers(self, sizes: Sequence[int], head_gain: float | None = None) -> nn.ModuleList:
-        layers = [nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
-        gains = [math.sqrt(2)] * len(layers)
-        if head_gain is not None:
-            gains[-1] = head_gain
-        for layer, gain in zip(layers, gains, strict=True):
-            if self.config.orthogonal:
-                nn.init.orthogonal_(layer.weight, gain)
-                nn.init.zeros_(layer.bias)
-        return nn.ModuleList(layers)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters are, and where batches belong."""
-        return self.policy_layers[-1].weight.device  # type: ignore[return-value]
-
     # Acting.
 
     def actor(self, num_envs: int, steps: int = 1, rng: np.random.Generator | None = None) -> Actor:
         """Return what acts for one fragment; without ``rng`` it takes the likeliest action."""
         return Actor(self, num_envs, steps, rng)
 
-    def act(
-        self, observation: np.ndarray, rng: np.random.Generator, deterministic: bool = False
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Act once on [N, *obs] observations, normalised where the policy has a normaliser.
-
-        Returns
-        -------
-        action : ndarray
-            [N] int64, or [N, *action shape] float32, not clipped to the Box.
-        log_prob : ndarray
-            [N] float32, natural log, summed over the action's dimensions.
-        """
-        actor = self.actor(len(observation), 1, None if deterministic else rng)
-        return actor(observation, 0), actor.log_prob(1)[0]
-
     def numpy_network(self, num_envs: int) -> Network:
         """Return the actor's forward from NumPy to NumPy, on the device of the parameters."""
-        layers = [*self.trunk, *self.policy_layers]
-        if self.device.type != "cpu":
-            return torch_network(lambda x: self._networks(x, "policy_layers")[0], self.device)
-        pairs = [(layer.weight, layer.bias) for layer in layers]
-        forward = numpy_layers(pairs, self.config.activation, num_envs)
-        encode = self.encoder.numpy
-        return lambda observation, outputs: forward(encode(observation), outputs)
+        pairs = [*self._layers_of["trunk"], *self._layers_of["policy_layers"]]
+        return self.in_numpy(pairs, lambda x: self._networks(x, "policy_layers")[0], num_envs)
 
     # Learning.
 
@@ -281,14 +197,3 @@ class MLPPolicy(nn.Module):
         known = {id(p) for p in critic}
         groups = {"policy": [p for p in self.parameters() if id(p) not in known]}
         return {**groups, "critic": critic} if critic else groups
-
-    def micro_batches(self, minibatch: TensorDict, size: int | None) -> Sequence[TensorDict]:
-        """Cut a mini-batch into parts of at most ``size`` rows."""
-        if size is None or size >= minibatch.batch_size[0]:
-            return [minibatch]
-        return list(minibatch.split(size))
-
-    def reference_copy(self) -> MLPPolicy:
-        """Return a frozen copy of the policy as it stands."""
-        twin = copy.deepcopy(self).eval()
-        return twin.requires_grad_(False)

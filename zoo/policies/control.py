@@ -1,0 +1,172 @@
+"""What every policy of a control task is, whatever its networks and its algorithm."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from zoo.errors import UserError
+from zoo.policies.acting import ControlActor, Network, numpy_layers, torch_network
+from zoo.policies.normalizer import Normalizer
+from zoo.policies.spaces import ObservationEncoder, require_supported
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+__all__ = ["ControlPolicy", "MLPKnobs"]
+
+P = TypeVar("P", bound="ControlPolicy")
+
+
+@dataclass(frozen=True)
+class MLPKnobs:
+    """Shape and initialisation of the networks; the defaults suit classic control and MuJoCo."""
+
+    #: widths of the hidden layers, the same for actor and critic
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    #: tanh keeps small networks stable; relu for wider ones
+    activation: Literal["tanh", "relu"] = "tanh"
+    #: orthogonal weights: gain √2 in hidden layers, .01 for the policy's head, 1 for the value's
+    orthogonal: bool = True
+    #: natural log of the Gaussian's initial standard deviation (continuous actions only)
+    log_std_init: float = 0.0
+    #: one trunk for actor and critic; off lets each learn features of its own
+    shared: bool = False
+    #: subtract the running mean of observations and divide by their running deviation
+    normalize_observation: bool = False
+    #: bound on normalised observations
+    observation_clip: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be built."""
+        if self.activation not in ("tanh", "relu"):
+            raise UserError(f"activation must be tanh or relu (got {self.activation!r}).")
+        if any(width < 1 for width in self.hidden_sizes):
+            raise UserError(f"hidden_sizes must be positive (got {list(self.hidden_sizes)}).")
+
+
+class ControlPolicy(nn.Module):
+    """Observations, the normaliser and the parts of the protocol that all control policies share.
+
+    Parameters
+    ----------
+    observation_space, action_space : gymnasium.Space
+        Of one environment.
+    config : MLPKnobs, optional
+        Shape and initialisation.
+
+    Attributes
+    ----------
+    done, total : int
+        Environment steps spent and the whole budget, as the Trainer tells before each rollout;
+        exploration reads them.
+
+    Raises
+    ------
+    UserError
+        For spaces that are not supported.
+    """
+
+    stepwise = True
+    sampler_is_exact = True
+    has_critic = True
+    normalizer: Normalizer | None
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        config: MLPKnobs | None = None,
+    ) -> None:
+        super().__init__()
+        require_supported(observation_space, action_space)
+        assert isinstance(observation_space, spaces.Box | spaces.Discrete)
+        self.config = config or MLPKnobs()
+        self.version = self.done = self.total = 0
+        self.encoder = ObservationEncoder(observation_space)
+        self.normalizer = None
+        if self.config.normalize_observation:
+            if self.encoder.discrete or self.encoder.dtype != np.float32:
+                raise UserError(
+                    f"normalize_observation needs a floating-point Box (got {observation_space}):"
+                    " whole numbers are scaled by their space already."
+                )
+            self.normalizer = Normalizer(self.encoder.shape, self.config.observation_clip)
+
+    def refuse_shared(self, algorithm: str) -> None:
+        """Refuse one trunk for actor and critics, whose losses move it in turn.
+
+        Raises
+        ------
+        UserError
+            Where the knobs ask for it.
+        """
+        if self.config.shared:
+            raise UserError(
+                f"model.shared=true is for algorithms that move actor and critic in one step;"
+                f" {algorithm} moves them in turn: leave it at false."
+            )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are, and where batches belong."""
+        return next(self.parameters()).device
+
+    def leading(self, observation: Tensor) -> torch.Size:
+        """Return the shape of observations [..., *obs] without that of one."""
+        return observation.shape[: observation.dim() - len(self.encoder.shape)]
+
+    def actor(
+        self, num_envs: int, steps: int = 1, rng: np.random.Generator | None = None
+    ) -> ControlActor:
+        """Return what acts for one fragment; without ``rng`` it takes the likeliest action."""
+        raise TypeError(f"{type(self).__name__} must define actor(num_envs, steps, rng)")
+
+    def in_numpy(
+        self,
+        layers: Sequence[tuple[Tensor, Tensor]],
+        forward: Callable[[Tensor], Tensor],
+        num_envs: int,
+    ) -> Network:
+        """Return the forward of (weight, bias) pairs from NumPy to NumPy, for [N, *obs].
+
+        ``forward`` computes the same from a tensor, where the parameters are not on the CPU.
+        """
+        if self.device.type != "cpu":
+            return torch_network(forward, self.device)
+        run = numpy_layers(layers, self.config.activation, num_envs)
+        encode = self.encoder.numpy
+        return lambda observation, outputs: run(encode(observation), outputs)
+
+    def act(
+        self, observation: np.ndarray, rng: np.random.Generator, deterministic: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Act once on [N, *obs] observations, normalised where the policy has a normaliser.
+
+        Returns
+        -------
+        action : ndarray
+            [N] int64, or [N, *action shape] float32.
+        log_prob : ndarray
+            [N] float32, natural log, summed over the action's dimensions.
+        """
+        actor = self.actor(len(observation), 1, None if deterministic else rng)
+        return actor(observation, 0), actor.log_prob(1)[0]
+
+    def micro_batches(self, minibatch: TensorDict, size: int | None) -> Sequence[TensorDict]:
+        """Cut a mini-batch into parts of at most ``size`` rows."""
+        if size is None or size >= minibatch.batch_size[0]:
+            return [minibatch]
+        return list(minibatch.split(size))
+
+    def reference_copy(self: P) -> P:
+        """Return a frozen copy of the policy as it stands."""
+        twin = copy.deepcopy(self).eval()
+        return twin.requires_grad_(False)
