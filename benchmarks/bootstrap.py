@@ -16,16 +16,25 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from zoo.benchmarks.estimate import Estimate
-from zoo.benchmarks.statistics import checked
+from zoo.benchmarks.estimate import Band, Estimate
+from zoo.benchmarks.statistics import checked, trim
 from zoo.benchmarks.student import t_quantile
 
-__all__ = ["REPS", "expanded_tail", "interval", "quantiles", "rank_weights", "stratified_indices"]
+__all__ = [
+    "REPS",
+    "expanded_band",
+    "expanded_tail",
+    "interval",
+    "quantiles",
+    "rank_weights",
+    "resampled_band",
+    "stratified_indices",
+]
 
 #: resamples: another seed moves a limit by some 3 % of the interval's width
 REPS = 5000
-#: resamples whose scores are held in memory at once
-_BLOCK = 500
+#: resamples (of scores), or points (of curves), that are held in memory at once
+_BLOCK = 250
 
 
 def stratified_indices(
@@ -182,3 +191,55 @@ def rank_weights(runs: int, cut: int, stream: int, reps: int = REPS) -> np.ndarr
     cells = np.arange(reps)[:, None] * runs + kept
     counts = np.bincount(cells.ravel(), minlength=reps * runs).reshape(reps, runs)
     return counts / kept.shape[1]
+
+
+def expanded_band(
+    groups: Sequence[np.ndarray], statistic: str = "iqm", confidence: float = 0.95
+) -> Band:
+    """Expanded percentiles of one group's statistic, or of its difference between two, per point.
+
+    Parameters
+    ----------
+    groups : one or two arrays, [runs, points]
+        The number of runs may differ.
+    statistic : str
+        ``iqm`` or ``mean``.
+    confidence : float
+
+    Returns
+    -------
+    Band
+        Without limits where a group has a single run.
+    """
+    runs = [len(g) for g in groups]
+    if min(runs) < 2:
+        return resampled_band(groups, statistic, None)
+    variances = np.stack([g.var(axis=0, ddof=1) for g in groups])
+    return resampled_band(groups, statistic, expanded_tail(variances, runs, confidence))
+
+
+def resampled_band(groups: Sequence[np.ndarray], statistic: str, tail: np.ndarray | None) -> Band:
+    """The statistic, and the quantiles of its resamples at ``tail`` [points] and 1 − ``tail``."""
+    if statistic not in ("iqm", "mean"):
+        raise ValueError(f"statistic is iqm or mean (got {statistic!r})")
+    origin, centre = np.zeros(groups[0].shape[1]), np.zeros(groups[0].shape[1])
+    parts = []
+    for stream, (sign, group) in enumerate(zip((1.0, -1.0), groups)):
+        cut = trim(len(group)) if statistic == "iqm" else 0
+        ordered = np.sort(group, axis=0)
+        # measured from the middle run: equal runs then leave exact zeros, no rounding
+        middle = ordered[len(group) // 2]
+        offsets = sign * (ordered - middle)
+        origin += sign * middle
+        centre += offsets[cut : len(group) - cut].mean(axis=0)
+        parts.append((offsets.T, rank_weights(len(group), cut, stream).T))
+    if tail is None:
+        return Band(origin + centre)
+    low, high = np.empty_like(centre), np.empty_like(centre)
+    for start in range(0, len(centre), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        resampled = np.zeros((len(centre[block]), REPS))
+        for offsets, weights in parts:
+            resampled += offsets[block] @ weights
+        low[block], high[block] = quantiles(resampled, tail[block])
+    return Band(origin + centre, origin + low, origin + high)

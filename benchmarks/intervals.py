@@ -9,36 +9,31 @@ Fractions and probabilities: Wilson's score interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from zoo.benchmarks.bootstrap import (
-    expanded_tail,
-    interval,
-    quantiles,
-    rank_weights,
-    stratified_indices,
-)
+from zoo.benchmarks.bootstrap import expanded_band, interval, stratified_indices
 from zoo.benchmarks.estimate import Band, Estimate
 from zoo.benchmarks.statistics import (
     checked,
     iqm,
     performance_profile,
     probability_of_improvement,
-    trim,
 )
 
 __all__ = [
     "Band",
     "Estimate",
+    "aggregate",
     "band",
     "detectable",
     "difference",
     "difference_band",
     "fewest_runs",
+    "fewest_tasks",
     "improvement",
     "interval",
     "level",
@@ -46,24 +41,29 @@ __all__ = [
     "stratified_indices",
 ]
 
-#: points whose resamples are held in memory at once
-_BLOCK = 256
 
-
-def fewest_runs() -> int:
+def fewest_runs(paired: bool = False) -> int:
     """How many runs of a task an interval takes; of fewer, only the runs themselves are shown.
 
-    No interval that holds for every shape of distribution can do without: of four runs all lie on
-    one side of the true median in 1 case of 8.
+    Whatever the distribution, all of n runs lie on one side of its median once in 2ⁿ⁻¹ times: of 4
+    once in 8, of 5 once in 16, of 6 once in 32. Only from 6 on can any interval within their range
+    hold a level 95 % of the time, so paired differences, on which verdicts rest, ask for 6. Two
+    groups of 5 are apart by chance once in 126 times.
+    """
+    return 6 if paired else 5
+
+
+def fewest_tasks() -> int:
+    """How many tasks an interval of an aggregate takes.
+
+    Of fewer, the quartiles that the interquartile mean cuts at fall inside single tasks, whose few
+    runs then bias it.
     """
     return 5
 
 
 def level(scores: ArrayLike, confidence: float = 0.95) -> Estimate:
     """Interquartile mean of one group.
-
-    The level of ``x - y`` is the paired difference: the interquartile mean of the differences
-    between runs that share a seed.
 
     Parameters
     ----------
@@ -73,14 +73,12 @@ def level(scores: ArrayLike, confidence: float = 0.95) -> Estimate:
     Returns
     -------
     Estimate
-        Without limits below ``fewest_runs``.
+        Without limits below ``fewest_runs``, and for several tasks below ``fewest_tasks``.
     """
     scores = _matrix(scores)
-    if scores.shape[1] == 1:
-        return _only(band(scores, confidence=confidence))
-    if len(scores) < fewest_runs():
-        return Estimate(float(iqm(scores)))
-    return interval(iqm, scores, confidence=confidence, method="expanded")
+    if scores.shape[1] > 1:
+        return aggregate(iqm, scores, confidence=confidence)
+    return _only(band(scores, confidence=confidence))
 
 
 def difference(
@@ -100,7 +98,8 @@ def difference(
     Returns
     -------
     Estimate
-        Without limits where either has fewer than ``fewest_runs``.
+        Without limits where either has fewer than ``fewest_runs(paired)``, and for several tasks
+        below ``fewest_tasks``.
 
     Raises
     ------
@@ -112,19 +111,41 @@ def difference(
     if paired:
         if len(x) != len(y):
             raise ValueError(f"paired runs are as many on both sides (got {len(x)} and {len(y)}).")
-        return level(x - y, confidence)
+        gap = level(x - y, confidence)
+        return gap if len(x) >= fewest_runs(paired=True) else Estimate(gap.value)
     if x.shape[1] == 1:
         return _only(difference_band(x, y, confidence=confidence))
     rounding = 1e-13 * max(np.abs(x).max(), np.abs(y).max())
 
-    def gap(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def iqm_gap(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         # means of five and of six equal scores differ by rounding, and that is no difference
         gap = iqm(x) - iqm(y)
         return np.where(np.abs(gap) <= rounding, 0.0, gap)
 
-    if min(len(x), len(y)) < fewest_runs():
-        return Estimate(float(gap(x, y)))
-    return interval(gap, x, y, confidence=confidence, method="expanded")
+    return aggregate(iqm_gap, x, y, confidence=confidence)
+
+
+def aggregate(
+    statistic: Callable[..., np.ndarray], *scores: ArrayLike, confidence: float = 0.95
+) -> Estimate:
+    """Any statistic over several tasks, with its expanded percentile interval.
+
+    Parameters
+    ----------
+    statistic : callable
+        From as many arrays [..., runs, tasks] as ``scores`` to [...]: those in :mod:`statistics`.
+    *scores : array, [runs, tasks]
+    confidence : float
+
+    Returns
+    -------
+    Estimate
+        Without limits below ``fewest_runs`` or ``fewest_tasks``.
+    """
+    arrays = [checked(s) for s in scores]
+    if min(len(a) for a in arrays) < fewest_runs() or arrays[0].shape[1] < fewest_tasks():
+        return Estimate(float(statistic(*arrays)))
+    return interval(statistic, *arrays, confidence=confidence, method="expanded")
 
 
 def improvement(x: ArrayLike, y: ArrayLike, confidence: float = 0.95) -> Estimate:
@@ -191,14 +212,16 @@ def band(values: ArrayLike, statistic: str = "iqm", confidence: float = 0.95) ->
     Band
         Without limits below ``fewest_runs``.
     """
-    return _band([checked(values)], statistic, confidence)
+    values = checked(values)
+    return _shown(expanded_band([values], statistic, confidence), len(values))
 
 
 def difference_band(
     x: ArrayLike, y: ArrayLike, statistic: str = "iqm", confidence: float = 0.95
 ) -> Band:
     """The statistic of x less that of y at each point; x: [n, points], y: [m, points]."""
-    return _band([checked(x), checked(y)], statistic, confidence)
+    x, y = checked(x), checked(y)
+    return _shown(expanded_band([x, y], statistic, confidence), min(len(x), len(y)))
 
 
 def detectable(spread: float, runs: int, confidence: float = 0.95) -> float:
@@ -230,32 +253,8 @@ def detectable(spread: float, runs: int, confidence: float = 0.95) -> float:
     return (gap.high - gap.low) / 2
 
 
-def _band(groups: Sequence[np.ndarray], statistic: str, confidence: float) -> Band:
-    """Of one group, or of the first less the second; [runs, points] each."""
-    if statistic not in ("iqm", "mean"):
-        raise ValueError(f"statistic is iqm or mean (got {statistic!r})")
-    cuts = [trim(len(g)) if statistic == "iqm" else 0 for g in groups]
-    ordered = [np.sort(g, axis=0) for g in groups]
-    # measured from the middle run: of equal runs nothing but exact zeros is then resampled
-    origins = [g[len(g) // 2] for g in ordered]
-    offsets = [g - origin for g, origin in zip(ordered, origins)]
-    centres = [o[c : len(o) - c].mean(axis=0) for o, c in zip(offsets, cuts)]
-    signs = (1.0, -1.0)
-    origin = sum(s * o for s, o in zip(signs, origins))
-    centre = origin + sum(s * c for s, c in zip(signs, centres))
-    if min(len(g) for g in groups) < fewest_runs():
-        return Band(centre)
-    tail = expanded_tail(
-        np.stack([g.var(axis=0, ddof=1) for g in groups]), [len(g) for g in groups], confidence
-    )
-    drawn = [rank_weights(len(g), c, stream) for stream, (g, c) in enumerate(zip(groups, cuts))]
-    limits = []
-    for start in range(0, len(centre), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        resampled = sum(s * (o[:, block].T @ w.T) for s, o, w in zip(signs, offsets, drawn))
-        limits.append(quantiles(resampled, tail[block]))
-    low, high = (np.concatenate(side) for side in zip(*limits))
-    return Band(centre, origin + low, origin + high)
+def _shown(full: Band, runs: int) -> Band:
+    return full if runs >= fewest_runs() else Band(full.centre)
 
 
 def _wilson(fraction: np.ndarray, trials: int, confidence: float) -> tuple[np.ndarray, np.ndarray]:
