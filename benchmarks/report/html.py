@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from html import escape
@@ -28,6 +29,8 @@ from zoo.benchmarks.report.texts import (
 
 __all__ = ["render"]
 
+#: what a script reads as a number by itself
+_PLAIN = re.compile(r"-?\d+(\.\d+)?")
 #: with fewer sections, a page needs no table of contents
 _LONG = 3
 
@@ -161,11 +164,7 @@ def _row(row: Row, numeric: list[bool], folder: Path) -> str:
     for i, (cell, number) in enumerate(zip(row.cells, numeric, strict=True)):
         content = _cell(cell, folder)
         value = leading_number(cell.text) if number else None
-        key = (
-            f' data-sort="{value!r}"'
-            if value is not None and clean(cell.text) != str(value)
-            else ""
-        )
+        key = "" if value is None or _PLAIN.fullmatch(cell.text) else f' data-sort="{value!r}"'
         if i == 0:
             key_line = _key(row.colour) if row.colour >= 0 else ""
             cells.append(f'<th scope="row"{key}>{key_line}{content}</th>')

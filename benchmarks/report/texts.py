@@ -90,11 +90,13 @@ def safe_target(target: str) -> str | None:
 
 
 def relative_link(target: Path, folder: Path) -> str | None:
-    """Return the way from a folder to a file or folder that exists, None if it does not."""
+    """Return the way from a folder to a file or folder that exists, None if it does not.
+
+    It follows the names as they are given, as browsers do: they know nothing of symbolic links.
+    """
     if not os.path.exists(target):  # Path.exists raises where a name is too long
         return None
-    way = os.path.relpath(target.resolve(), folder.resolve())
-    return quote(os.fsencode(way))
+    return quote(os.fsencode(os.path.relpath(target, folder)))
 
 
 def slug(text: str) -> str:

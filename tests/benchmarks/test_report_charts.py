@@ -257,6 +257,14 @@ def test_intervals_are_drawn_to_scale_with_the_line_of_no_difference():
     assert {"+4.1 [1.2, 6.9]", "−3.0", "+0.5 [−2.0, 3.0]"} <= set(words(drawn))
 
 
+def test_the_line_of_no_difference_is_shown_far_from_all_values():
+    drawn = intervals.draw(
+        Intervals("i", "t", "points", (Whisker("a", 0, 90.0, 80, 99),), zero=True)
+    )
+    at_zero = float(re.match(r"M(-?[\d.]+)", elements(drawn, "path", "level")[0].get("d"))[1])
+    assert 0 < at_zero < float(elements(drawn, "circle")[0].get("cx")) - 100
+
+
 def test_figures_are_written_as_they_are_given():
     chart = Intervals("i", "t", "points", (Whisker("ppo", 0, 4.123, 1.2, 6.9, text="+4.12 <a>"),))
     assert "+4.12 <a>" in words(intervals.draw(chart))

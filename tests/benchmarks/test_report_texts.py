@@ -98,6 +98,13 @@ def test_a_path_is_linked_from_wherever_the_command_runs(tmp_path, monkeypatch):
     assert relative_link(Path("runs"), Path("new/docs")) == "../../runs"
 
 
+def test_a_link_goes_by_the_names_that_were_given(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    (tmp_path / "docs").symlink_to(tmp_path / "far" / "away")
+    assert relative_link(tmp_path / "runs", tmp_path / "docs") == "../runs"
+
+
 @pytest.mark.parametrize("name", ["missing", "x" * 5000, "a\x00b"])
 def test_what_does_not_exist_has_no_link(name, tmp_path):
     assert relative_link(tmp_path / name, tmp_path) is None
