@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zoo.benchmarks.readers.arguments import Argument
-from zoo.benchmarks.readers.series import clean
+from zoo.benchmarks.readers.series import clean, with_curves
 from zoo.benchmarks.records import Collection, Note, Run
 from zoo.errors import UserError, nearest
 
@@ -63,27 +63,26 @@ def read_csv(path: Path, argument: Argument) -> Collection:
             f"{path} is of {', '.join(sorted(envs))}, not of {argument.env}: leave @{argument.env}"
             " out of the argument."
         )
-    runs = []
+    runs: list[Run] = []
     for (algo, env, seed), rows in groups.items():
         series = clean(rows.step, rows.value, rows.wall_s if any(_known(rows.wall_s)) else None)
         label = argument.label if argument.label and len(labels) == 1 else None
         name = f"{argument.label} {algo}" if argument.label else algo
-        runs.append(
-            Run(
-                label=label or name,
-                env=env,
-                seed=seed,
-                source=path,
-                kind="csv",
-                unit=rows.unit,
-                metric=rows.metric,
-                curves={} if series.curve is None else {"evaluation": series.curve},
-                status="unknown" if series.lost_from is None else "diverged",
-                named=argument.label is not None,
-            )
+        run = Run(
+            label=label or name,
+            env=env,
+            seed=seed,
+            source=path,
+            kind="csv",
+            unit=rows.unit,
+            metric=rows.metric,
+            curves={},
+            named=argument.label is not None,
         )
         who = f"{path.name}, {algo} on {env}, seed {seed}"
-        notes += [Note(f"{who}: {remark}.", path) for remark in series.remarks]
+        whole = with_curves(run, {"evaluation": series}, name=who)
+        runs += whole.runs
+        notes += whole.notes
     return Collection(tuple(runs), tuple(notes))
 
 

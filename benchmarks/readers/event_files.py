@@ -14,7 +14,7 @@ import yaml
 from zoo.benchmarks.readers.arguments import Argument, natural
 from zoo.benchmarks.readers.naming import identify
 from zoo.benchmarks.readers.scalars import Points, convention_of, series_of
-from zoo.benchmarks.readers.series import diverged
+from zoo.benchmarks.readers.series import with_curves
 from zoo.benchmarks.records import Collection, Note, Run
 from zoo.errors import UserError
 
@@ -87,14 +87,11 @@ def read_events(source: Path, files: Sequence[Path], argument: Argument) -> Coll
         kind="tensorboard",
         unit=unit,
         metric=convention.metric,
-        curves={name: one.curve for name, one in series.items() if one.curve is not None},
-        status="diverged" if diverged(series, convention.metric) else "unknown",
+        curves={},
         settings=who.settings,
         named=argument.label is not None,
     )
-    remarks = [*events.remarks, *who.remarks]
-    remarks += [f"{name}: {text}" for name, one in series.items() for text in one.remarks]
-    return Collection((run,), tuple(Note(f"{source.name}: {text}.", source) for text in remarks))
+    return with_curves(run, series, (*events.remarks, *who.remarks))
 
 
 def read_scalars(files: Sequence[Path]) -> Events:

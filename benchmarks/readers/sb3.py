@@ -18,7 +18,7 @@ from zoo.benchmarks.readers.csv_files import rows_of
 from zoo.benchmarks.readers.event_files import is_events, read_scalars
 from zoo.benchmarks.readers.naming import identify
 from zoo.benchmarks.readers.scalars import SB3, Points, series_of
-from zoo.benchmarks.readers.series import EPISODES, Series, clean, diverged
+from zoo.benchmarks.readers.series import EPISODES, Series, clean, with_curves
 from zoo.benchmarks.records import Collection, Note, Run
 from zoo.errors import UserError
 
@@ -88,14 +88,12 @@ def read_sb3(source: Path, files: Sequence[Path], argument: Argument) -> Collect
         if file.name == "progress.csv":
             series |= series_of(SB3, _progress(file))[1]
     if episodes is not None and len(episodes.t):
-        series["training"] = clean(
-            np.cumsum(episodes.lengths).tolist(), episodes.returns.tolist(), episodes.t.tolist(),
-            EPISODES,
-        )  # fmt: skip
+        steps, returns, t = np.cumsum(episodes.lengths), episodes.returns, episodes.t
+        series["training"] = clean(steps.tolist(), returns.tolist(), t.tolist(), EPISODES)
     for file in files:
         if file.suffix == ".npz":
-            steps, values = _evaluations(file)
-            series["evaluation"] = clean(steps, values, _clock(steps, episodes))
+            measured, values = _evaluations(file)
+            series["evaluation"] = clean(measured, values, _clock(measured, episodes))
     if not series:
         return Collection((), (Note(f"{source} recorded nothing: it is left out.", source),))
     said = {"env": episodes.env if episodes else None}
@@ -108,14 +106,11 @@ def read_sb3(source: Path, files: Sequence[Path], argument: Argument) -> Collect
         kind="sb3",
         unit=SB3.unit,
         metric=SB3.metric,
-        curves={name: one.curve for name, one in series.items() if one.curve is not None},
-        status="diverged" if diverged(series, SB3.metric) else "unknown",
+        curves={},
         settings=who.settings,
         named=argument.label is not None,
     )
-    remarks += [f"{name}: {text}" for name, one in series.items() for text in one.remarks]
-    notes = tuple(Note(f"{source.name}: {text}.", source) for text in (*remarks, *who.remarks))
-    return Collection((run,), notes)
+    return with_curves(run, series, (*remarks, *who.remarks))
 
 
 def _logged(files: Sequence[Path], remarks: list[str]) -> dict[str, Series]:
@@ -248,7 +243,7 @@ def _progress(file: Path) -> dict[str, Points]:
     ]
     rows = [row for row in rows if _STEPS in row]
     timed = [(row[_STEPS], row[_SECONDS]) for row in rows if _SECONDS in row]
-    steps, seconds = zip(*timed, strict=True) if timed else ([0.0], [math.nan])
+    steps, seconds = np.array(timed or [(0.0, math.nan)]).T
     figures: dict[str, Points] = {}
     for row in rows:
         when = float(np.interp(row[_STEPS], steps, seconds))

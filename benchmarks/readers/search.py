@@ -93,7 +93,7 @@ def _file(path: Path) -> Source:
     kind = next((kind for fits, kind in _FILES if fits(path.name)), None)
     if kind is None:
         raise UserError(f"{path} is none of what is read: {LOOKED_FOR}.")
-    if is_evaluations(path.name) or path.name in ("monitor.csv", "progress.csv", "0.monitor.csv"):
+    if _is_sb3(path.name) and not _has_own_name(path):
         here = [file for file in path.parent.iterdir() if _is_sb3(file.name)]
         return Source(kind, path.parent, tuple(sorted(here, key=natural)))
     return Source(kind, path, (path,))
@@ -168,8 +168,7 @@ def _other_libraries(found: _Search) -> None:
 def _sb3_runs(folder: Path, files: list[Path], events: list[Path]) -> Iterator[Source]:
     """Yield one run, or one for each monitor file where these have names of their own."""
     monitors = [f for f in files if is_monitor(f.name)]
-    own = [f for f in monitors if not (f.name == "monitor.csv" or f.name.split(".")[0].isdecimal())]
-    if len(monitors) == len(files) > 1 and own:
+    if len(monitors) == len(files) > 1 and any(map(_has_own_name, monitors)):
         yield from (Source("sb3", file, (file,)) for file in monitors)
     else:
         yield Source("sb3", folder, (*files, *events))
@@ -177,6 +176,12 @@ def _sb3_runs(folder: Path, files: list[Path], events: list[Path]) -> Iterator[S
 
 def _skipped(name: str) -> bool:
     return name.startswith(".") or name == "checkpoints" or ".failed-" in name
+
+
+def _has_own_name(file: Path) -> bool:
+    """Return whether a monitor file is called otherwise than SB3 calls those of one run."""
+    usual = file.name == "monitor.csv" or file.name.split(".")[0].isdecimal()
+    return is_monitor(file.name) and not usual
 
 
 def _is_sb3(name: str) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from zoo.benchmarks.records import Curve
+from zoo.benchmarks.records import Collection, Curve, Note, Run
 
-__all__ = ["EPISODES", "Series", "clean", "count", "diverged", "thin"]
+__all__ = ["EPISODES", "Series", "clean", "count", "diverged", "thin", "with_curves"]
 
 #: how many episodes a training curve averages over, as Stable-Baselines3 does
 EPISODES = 100
@@ -110,6 +110,29 @@ def diverged(series: Mapping[str, Series], metric: str) -> bool:
     if evaluation is None or evaluation.curve is None:
         return True
     return metric != "accuracy" and training.lost_from > float(evaluation.curve.step[-1])
+
+
+def with_curves(
+    run: Run, series: Mapping[str, Series], remarks: Sequence[str] = (), name: str | None = None
+) -> Collection:
+    """Return a run with its curves, and a note for each thing that has to be said about it.
+
+    Parameters
+    ----------
+    run : Run
+        Without curves; its status stands unless the curves say that it diverged.
+    series : mapping
+        Its cleaned curves.
+    remarks : sequence of str
+        On the run as a whole, without full stops.
+    name : str, optional
+        What the notes call it; by default the name of its folder or file.
+    """
+    curves = {key: one.curve for key, one in series.items() if one.curve is not None}
+    status = "diverged" if diverged(series, run.metric) else run.status
+    said = [*remarks, *(f"{key}: {text}" for key, one in series.items() for text in one.remarks)]
+    notes = tuple(Note(f"{name or run.source.name}: {text}.", run.source) for text in said)
+    return Collection((replace(run, curves=curves, status=status),), notes)
 
 
 def thin(curve: Curve, points: int) -> Curve:

@@ -9,7 +9,7 @@ from zoo.benchmarks.readers.arguments import Argument
 from zoo.benchmarks.readers.csv_files import rows_of
 from zoo.benchmarks.readers.naming import identify
 from zoo.benchmarks.readers.scalars import Points, convention_of, series_of
-from zoo.benchmarks.readers.series import diverged
+from zoo.benchmarks.readers.series import with_curves
 from zoo.benchmarks.records import Collection, Note, Run
 from zoo.errors import UserError
 
@@ -45,11 +45,12 @@ def read_export(path: Path, argument: Argument) -> Collection:
     figures: dict[str, dict[str, Points]] = {}
     for line, (step, *cells) in lines:
         for name, cell in zip(names, cells, strict=False):
-            run, separator, figure = name.rpartition(" - ")
+            who, separator, figure = name.rpartition(" - ")
             if separator and cell and not figure.endswith(_BOUNDS):
-                points = figures.setdefault(run, {}).setdefault(figure, Points())
+                points = figures.setdefault(who, {}).setdefault(figure, Points())
                 points.add(_number(step, path, line), _number(cell, path, line), math.nan)
-    runs, notes = [], []
+    runs: list[Run] = []
+    notes: list[Note] = []
     for name, of_run in figures.items():
         convention = convention_of(of_run)
         if convention is None:
@@ -58,23 +59,22 @@ def read_export(path: Path, argument: Argument) -> Collection:
         bare, series = series_of(convention, of_run)
         ours = convention.counter != "global_step"
         unit = _AXES[axis] or (bare if ours else "steps")  # a step of W&B's is a call of its log
-        who = identify(path.with_name(name.replace("/", "-")), argument, library=convention.library)
-        runs.append(
-            Run(
-                label=who.label,
-                env=who.env,
-                seed=who.seed,
-                source=path,
-                kind="wandb",
-                unit=unit,
-                metric=convention.metric,
-                curves={key: one.curve for key, one in series.items() if one.curve is not None},
-                status="diverged" if diverged(series, convention.metric) else "unknown",
-                named=argument.label is not None,
-            )
+        place = path.with_name(name.replace("/", "-"))  # where its name would be, if it had a file
+        identity = identify(place, argument, library=convention.library)
+        run = Run(
+            label=identity.label,
+            env=identity.env,
+            seed=identity.seed,
+            source=path,
+            kind="wandb",
+            unit=unit,
+            metric=convention.metric,
+            curves={},
+            named=argument.label is not None,
         )
-        remarks = (*who.remarks, *(r for one in series.values() for r in one.remarks))
-        notes += [Note(f"{path.name}, {name}: {remark}.", path) for remark in remarks]
+        whole = with_curves(run, series, identity.remarks, name=f"{path.name}, {name}")
+        runs += whole.runs
+        notes += whole.notes
     return Collection(tuple(runs), tuple(notes))
 
 

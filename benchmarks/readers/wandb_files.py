@@ -21,7 +21,7 @@ from typing import Any
 from zoo.benchmarks.readers.arguments import Argument
 from zoo.benchmarks.readers.naming import identify
 from zoo.benchmarks.readers.scalars import Convention, Points, convention_of, series_of
-from zoo.benchmarks.readers.series import diverged
+from zoo.benchmarks.readers.series import with_curves
 from zoo.benchmarks.readers.zoo_runs import flatten, number
 from zoo.benchmarks.records import Collection, Note, Run
 from zoo.errors import UserError
@@ -92,14 +92,12 @@ def read_wandb(source: Path, files: Sequence[Path], argument: Argument) -> Colle
         kind="wandb",
         unit=unit,
         metric=convention.metric,
-        curves={name: one.curve for name, one in series.items() if one.curve is not None},
-        status="diverged" if diverged(series, convention.metric) else _status(offline, convention),
+        curves={},
+        status=_status(offline, convention),
         settings=who.settings,
         named=argument.label is not None,
     )
-    remarks = [*offline.remarks, *who.remarks]
-    remarks += [f"{name}: {text}" for name, one in series.items() for text in one.remarks]
-    return Collection((run,), tuple(Note(f"{source.name}: {text}.", source) for text in remarks))
+    return with_curves(run, series, (*offline.remarks, *who.remarks))
 
 
 def _read(files: Sequence[Path]) -> _Offline:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from zoo.benchmarks.readers.series import Series, clean, count, diverged
+from zoo.benchmarks.readers.series import Series, clean, count, with_curves
 from zoo.benchmarks.records import Collection, Note, Run
 from zoo.errors import UserError
 
@@ -61,13 +61,11 @@ def read_run(folder: Path, label: str | None = None, env: str | None = None) -> 
         raise UserError(f"{folder / 'config.yaml'} is not the configuration of a run of ours.")
     counter, unit = _UNITS[world]
     metric, series = _series(rows, counter, "return" if world == "control" else "accuracy")
-    for name, one in series.items():
-        remarks += [f"{name}: {remark}" for remark in one.remarks]
     if env not in (None, own_env):
         remarks.append(f"its own files say {own_env}, and it stands under {env} as asked for")
-    status = "diverged" if diverged(series, metric) else _status(folder, summary, rows[-1])
     if not series:
-        remarks.append("no evaluation and no finished episode is in metrics.jsonl: it is left out")
+        text = f"{folder.name}: no evaluation and no finished episode is in it: it is left out."
+        return Collection((), (Note(text, folder),))
     run = Run(
         label=label or str(algo),
         env=env or own_env,
@@ -76,14 +74,13 @@ def read_run(folder: Path, label: str | None = None, env: str | None = None) -> 
         kind="zoo",
         unit=unit,
         metric=metric,
-        curves={name: one.curve for name, one in series.items() if one.curve is not None},
-        status=status,
+        curves={},
+        status=_status(folder, summary, rows[-1]),
         settings=settings_of(config),
         facts=_facts(config, summary, rows[-1], counter),
         named=label is not None,
     )
-    notes = tuple(Note(f"{folder.name}: {remark}.", folder) for remark in remarks)
-    return Collection((run,) if series else (), notes)
+    return with_curves(run, series, remarks)
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:

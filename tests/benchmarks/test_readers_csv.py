@@ -108,7 +108,7 @@ def test_binary_junk_is_one_sentence(tmp_path):
 def test_values_that_are_missing_in_the_middle_are_dropped_with_a_note(table):
     collection = read([table(HEAD + "A,E,0,1,1\nA,E,0,2,\nA,E,0,3,nan\nA,E,0,4,4\n")])
     assert points(collection.runs[0]) == [(1, 1), (4, 4)]
-    assert "A on E, seed 0: 2 values" in texts(collection)
+    assert "A on E, seed 0: evaluation: 2 values" in texts(collection)
     assert collection.runs[0].status == "unknown"
 
 

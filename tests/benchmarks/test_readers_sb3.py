@@ -88,6 +88,20 @@ def test_monitors_with_names_of_their_own_are_runs_of_their_own(tmp_path):
     assert [(r.label, r.seed) for r in runs] == [("SB3 A2C", 1), ("SB3 A2C", 2)]
 
 
+def test_one_environment_s_monitor_stands_for_the_whole_run(folder):
+    for i in range(2):
+        file = monitor(folder / f"{i}.monitor.csv", [(i, 10, 1.0 + i)])
+    run = only(file)
+    assert (run.source, points(run, "training")) == (folder, [(10, 0), (20, 0.5)])
+
+
+def test_an_npz_with_a_name_of_its_own_is_read_where_it_is_named(tmp_path):
+    evaluations(tmp_path, [10], [[1.0]])
+    file = (tmp_path / "evaluations.npz").rename(tmp_path / "td3_Pendulum-v1_s2.npz")
+    run = only(file)
+    assert (run.label, run.env, run.seed, points(run)) == ("SB3 TD3", "Pendulum-v1", 2, [(10, 1)])
+
+
 def test_folders_that_are_parts_of_a_run_are_read_as_one(folder):
     evaluations(folder / "eval", [100], [[5.0]])
     monitor(folder / "train" / "monitor.csv", [(1.0, 100, 1.0)])

@@ -84,6 +84,12 @@ def test_one_step_with_two_values_keeps_the_later_and_says_so():
     assert series.remarks == ("1 step with two different values: the later one stands",)
 
 
+def test_a_number_takes_the_place_of_a_missing_value_at_the_same_step():
+    series = clean([1, 2, 2], [1, NAN, 5])
+    assert pairs(series.curve) == [(1, 1), (2, 5)]
+    assert series.lost_from is None
+
+
 def test_points_without_a_step_are_left_out():
     series = clean([1, NAN, 3], [1, 2, 3])
     assert pairs(series.curve) == [(1, 1), (3, 3)]
