@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -21,6 +22,7 @@ _COMMANDS = {
     "train": "train an algorithm on an environment",
     "eval": "measure a run on episodes or held-out prompts",
     "enjoy": "watch a run act, or read its completions",
+    "bench": "run a suite of algorithms, environments and seeds",
     "report": "compare runs, and say what follows",
     "list": "show algorithms, environments, models and presets, and who runs on whom",
 }
@@ -71,7 +73,9 @@ def _run(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_arguments(parser)
-    status: int = command.run(parser.parse_args(rest))
+    parsed = parser.parse_intermixed_args(rest)
+    parsed.typed = shlex.join(["zoo", *arguments])  # for the records that a command leaves
+    status: int = command.run(parsed)
     return status
 
 
