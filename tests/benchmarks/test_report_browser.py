@@ -162,6 +162,10 @@ def test_a_chart_is_read_off_with_the_keys(report, tab):
     tab.evaluate(key.format("ArrowRight"))
     assert tab.evaluate(shown) is False
     assert "%" in tab.evaluate("document.querySelector('#curve-3-steps .readout').innerText")
+    rows = "document.querySelectorAll('#curve-3-steps .readout div').length"
+    assert tab.evaluate(rows) == 4  # the place, and each group once however far one goes
+    tab.evaluate(key.format("ArrowRight"))
+    assert tab.evaluate(rows) == 4
     tab.evaluate(key.format("Escape"))
     assert tab.evaluate(shown) is True
 
