@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zoo.algorithms.dqn import DQN
     from zoo.algorithms.grpo import GRPO
     from zoo.algorithms.ppo import PPO
+    from zoo.algorithms.sac import SAC
+    from zoo.algorithms.td3 import TD3
 
-__all__ = ["GRPO", "PPO"]
+__all__ = ["DQN", "GRPO", "PPO", "SAC", "TD3"]
 
 
 def __getattr__(name: str) -> Any:

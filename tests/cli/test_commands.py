@@ -249,8 +249,10 @@ def test_the_matrix_names_every_algorithm_and_kind(zoo: Command) -> None:
     _, out, _ = zoo("list", "--matrix")
     head, *lines = out.splitlines()
     assert head.split("  ")[-3:] == ["discrete control", "continuous control", "text"]
-    cells = {line.split()[0]: line.split()[1:4] for line in lines}
+    cells = {words[0]: words[1:4] for line in lines if len(words := line.split()) == 4}
     assert cells["ppo"] == cells["grpo"] == ["yes", "yes", "yes"]
+    assert cells["sac"] == ["yes", "yes", "–"]
+    assert "td3 on discrete control: its actor moves along the gradient of Q" in out
 
 
 def test_list_env_names_the_reasoning_gym_tasks(zoo: Command) -> None:

@@ -227,7 +227,7 @@ def cheetah(steps: int) -> TensorDict:
     return TensorDict({**leaves, "terminated": no, "truncated": truncated}, batch_size=[1])
 
 
-@pytest.mark.parametrize("priority", [None, PriorityKnobs()])
+@pytest.mark.parametrize("priority", [None, PriorityKnobs(alpha=0.6)])
 def test_a_million_transitions_of_half_cheetah_take_less_than_120_mb(priority):
     buffer, steps = replay(1_000_000, 256, priority=priority), cheetah(100_000)
     for _ in range(13):
@@ -378,7 +378,7 @@ def saved(state: dict[str, Any]) -> tuple[dict[str, Any], int]:
     return torch.load(file, weights_only=True), size
 
 
-@pytest.mark.parametrize("priority", [None, PriorityKnobs()])
+@pytest.mark.parametrize("priority", [None, PriorityKnobs(alpha=0.6)])
 @pytest.mark.parametrize("before", [0, 3, 9, 40])  # empty, part full, just full, wrapped
 def test_a_buffer_continues_bit_for_bit_from_its_state(priority, before):
     options: dict[str, Any] = {"n_step": 3, "updates_per_step": 0.6, "learning_starts": 4}
@@ -406,7 +406,7 @@ def test_a_buffer_continues_bit_for_bit_from_its_state(priority, before):
 
 
 def test_only_what_is_written_is_saved():
-    buffer = replay(1_000_000, 16, priority=PriorityKnobs())
+    buffer = replay(1_000_000, 16, priority=PriorityKnobs(alpha=0.6))
     buffer.extend(cheetah(2000))
     _, size = saved(buffer.state_dict())
     assert size < 2001 * (17 * 4 + 6 * 4 + 4 + 1 + 4 + 8) + 10_000

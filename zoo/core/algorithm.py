@@ -66,6 +66,8 @@ class Algorithm:
     name: ClassVar[str]
     Knobs: ClassVar[type]
     needs_critic: ClassVar[bool] = False
+    #: whether every rollout is used by the policy that made it; False with replay
+    on_policy: ClassVar[bool] = True
 
     knobs: Any
     policy: Any
@@ -129,9 +131,30 @@ class Algorithm:
         """Return the target networks, by name; the Learner moves and saves them."""
         return {}
 
+    @classmethod
+    def make_policy(
+        cls, model: Any, observation_space: Any, action_space: Any, settings: Any, knobs: Any
+    ) -> Any:
+        """Return the networks for a control task.
+
+        Parameters
+        ----------
+        model : callable
+            What the choice of ``model=`` stands for.
+        observation_space, action_space : gymnasium.Space
+            Of one environment.
+        settings : dataclass
+            The model's.
+        knobs : dataclass
+            The algorithm's.
+        """
+        return model(observation_space, action_space, settings, critic=cls.needs_critic)
+
     def prepare(self, batch: TensorDict) -> TensorDict:
         """Annotate a fresh rollout with values and advantages; changes no weights."""
-        raise TypeError(f"{type(self).__name__} must define prepare(batch)")
+        if self.on_policy:
+            raise TypeError(f"{type(self).__name__} must define prepare(batch)")
+        return batch  # replay stores what happened as it is
 
     def losses(self, batch: TensorDict, update: Update) -> Iterator[Loss]:
         """Yield the elementwise losses in order, one optimizer step each."""
@@ -139,14 +162,28 @@ class Algorithm:
 
     # What algorithms share.
 
+    @property
+    def reference(self) -> Any:
+        """The policy to which a plugin needs the exact divergence, where one does."""
+        found = (getattr(plugin, "exact_reference", None) for plugin in self.plugins)
+        return next((policy for policy in found if policy is not None), None)
+
     def evaluation(self, batch: TensorDict) -> Evaluation:
         """Evaluate the policy, against the reference where a plugin needs the exact divergence."""
-        reference = next(
-            (r for p in self.plugins if (r := getattr(p, "exact_reference", None)) is not None),
-            None,
-        )
-        out: Evaluation = self.policy.evaluate(batch, reference)
+        out: Evaluation = self.policy.evaluate(batch, self.reference)
         return out
+
+    def coefficient(self, name: str) -> float | Tensor:
+        """Return the present weight of a plugin's term; 0 where there is no such plugin."""
+        return next((p.coefficient for p in self.plugins if p.name == name), 0.0)
+
+    def scaled_reward(self, batch: TensorDict) -> Tensor:
+        """Return sampled rewards as the scaling plugin has them, which stores none."""
+        reward: Tensor = batch["reward"]
+        for plugin in self.plugins:
+            if plugin.name == "reward_scale":
+                reward = plugin.scale(reward)  # type: ignore[attr-defined]
+        return reward
 
     def write_old_log_prob(self, batch: TensorDict) -> None:
         """Write log π_old where several updates will be taken on this rollout.

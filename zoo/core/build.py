@@ -11,7 +11,7 @@ from zoo.core import checkpoint, choices
 from zoo.core.buffer import RolloutBuffer
 from zoo.core.config import Config, as_overrides, compose, register
 from zoo.core.learner import Learner
-from zoo.core.protocols import Plugin, TextEnv
+from zoo.core.protocols import Buffer, Plugin, TextEnv
 from zoo.core.recorder import Recorder
 from zoo.core.trainer import Trainer
 from zoo.errors import UserError
@@ -68,7 +68,7 @@ def build(
     world: Callable[..., tuple[Any, Any]] = _control if config.world == "control" else _text
     rollout, policy = world(config, cls, knobs, env, rewards)
     policy.to(torch.device(device))
-    terms = [*_plugins(knobs, cls, rollout), *plugins]
+    terms = [*_plugins(knobs, cls, rollout, policy), *plugins]
     names = [term.name for term in terms]
     if len({*names, *_RESERVED}) < len(names) + len(_RESERVED):
         raise UserError(
@@ -77,7 +77,10 @@ def build(
         )
     algorithm.attach(knobs, policy, terms)
     learner = Learner(algorithm, terms, knobs, max_length=getattr(rollout, "max_length", None))
-    buffer = RolloutBuffer(knobs.epochs, knobs.minibatch_size, seed=seed)
+    if hasattr(knobs, "replay"):
+        buffer: Buffer = knobs.replay.build(knobs.gamma, seed)
+    else:
+        buffer = RolloutBuffer(knobs.epochs, knobs.minibatch_size, seed=seed)
     trainer = Trainer(algorithm, rollout, buffer, learner, terms, config.to_dict(), recorder)
     algorithm.trainer = trainer
     questions = getattr(rollout, "env", None)  # of a text run; a fallback is recorded and said now
@@ -182,11 +185,12 @@ def _control(
         seed=int(config["seed"]),
         **_as_arguments(config.settings("rollout")),
     )
-    policy = config.target("model")(
+    policy = cls.make_policy(
+        config.target("model"),
         rollout.observation_space,
         rollout.action_space,
         config.settings("model"),
-        critic=cls.needs_critic,
+        knobs,
     )
     return rollout, policy
 
@@ -217,7 +221,7 @@ def _text(
     return rollout, policy
 
 
-def _plugins(knobs: Any, cls: Any, rollout: Any) -> list[Any]:
+def _plugins(knobs: Any, cls: Any, rollout: Any, policy: Any) -> list[Any]:
     """Build every objective term; the KL penalty is not scaled or clamped with the rewards."""
     from zoo.plugins import KL, Entropy, Facts, RewardScale
 
@@ -226,6 +230,8 @@ def _plugins(knobs: Any, cls: Any, rollout: Any) -> list[Any]:
         world=rollout.world,
         action_space=getattr(rollout, "action_space", None),
         gamma=getattr(knobs, "gamma", 1.0),
+        on_policy=cls.on_policy,
+        stochastic=getattr(policy, "stochastic", True),
         group_scale=getattr(knobs, "scale", None),
     )
     order = (("entropy", Entropy), ("reward_scale", RewardScale), ("kl", KL))

@@ -12,7 +12,7 @@ transition with a tiny error would shrink every step by orders of magnitude. N a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,18 +24,19 @@ from zoo.core.sum_tree import SumTree
 from zoo.core.transitions import TransitionRing
 from zoo.errors import UserError
 
-__all__ = ["PriorityKnobs", "ReplayBuffer"]
+__all__ = ["PriorityKnobs", "ReplayBuffer", "ReplayKnobs"]
 
 #: the stream of random numbers that a run's seed gives the draws
 _REPLAY = 3
+_DIAGNOSED_EVERY = 64
 
 
 @dataclass(frozen=True)
 class PriorityKnobs:
-    """How strongly replay prefers transitions with a large error; the paper's own values."""
+    """How strongly replay prefers transitions with a large error; off unless alpha is set."""
 
-    #: exponent of priorities: 0 is uniform, 1 proportional to the error
-    alpha: float = 0.6
+    #: exponent of priorities: 0 is uniform replay, the paper has .6, 1 is proportional to the error
+    alpha: float = 0.0
     #: exponent of the importance weights at the start: 1 corrects the preference in full
     beta: float = 0.4
     #: the same at the end of the run; linear in between
@@ -47,6 +48,41 @@ class PriorityKnobs:
         """Refuse exponents that the method has no meaning for."""
         in_range(self, "alpha", "beta", "beta_final", low=0, high=1)
         in_range(self, "epsilon", low=0, above=True)
+
+
+@dataclass(frozen=True)
+class ReplayKnobs:
+    """The memory of transitions, and how often it is learned from."""
+
+    #: transitions kept; then the oldest go
+    capacity: int = 1_000_000
+    #: transitions per update
+    batch_size: int = 256
+    #: steps summed before bootstrapping
+    n_step: int = 1
+    #: environment steps acted at random and stored before the first update
+    learning_starts: int = 100
+    #: updates per environment step from then on
+    updates_per_step: float = 1.0
+    #: preference for transitions with a large error
+    priority: PriorityKnobs = field(default_factory=PriorityKnobs)
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be sampled from."""
+        self.build(gamma=1.0, seed=0)
+
+    def build(self, gamma: float, seed: int) -> ReplayBuffer:
+        """Return the empty buffer; it takes memory as it is written."""
+        return ReplayBuffer(
+            self.capacity,
+            self.batch_size,
+            gamma=gamma,
+            n_step=self.n_step,
+            learning_starts=self.learning_starts,
+            updates_per_step=self.updates_per_step,
+            seed=seed,
+            priority=self.priority if self.priority.alpha > 0 else None,
+        )
 
 
 class ReplayBuffer:
@@ -152,6 +188,11 @@ class ReplayBuffer:
         # counted from the beginning: a fraction carried from call to call would drift
         earned = max(0, self._seen - self.learning_starts) * self.updates_per_step
         return max(0, int(earned + 1e-6) - self._yielded)
+
+    @property
+    def diagnosed_every(self) -> int:
+        """How many mini-batches apart the figures that are only logged are computed."""
+        return _DIAGNOSED_EVERY
 
     def minibatches(self, progress: float = 0.0) -> Iterator[TensorDict]:
         """Yield the mini-batches that are waiting.

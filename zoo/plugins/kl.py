@@ -119,15 +119,15 @@ class KL:
         """
         if facts.stochastic and facts.on_policy:
             return cls(knobs)
-        if knobs.coefficient > 0:
-            reason = (
-                "learns from replayed steps of many past policies"
-                if facts.stochastic
-                else "acts without an action distribution"
-            )
+        if knobs.coefficient > 0 and not facts.stochastic:
             raise UserError(
-                f"{facts.algorithm} {reason}, so a KL penalty against a reference has no samples to"
-                " be estimated from: leave kl.coefficient at 0, or use algo=ppo."
+                f"{facts.algorithm} acts without an action distribution, so there is no KL to a"
+                " reference: leave kl.coefficient at 0, or use algo=ppo or algo=sac."
+            )
+        if knobs.coefficient > 0 and knobs.estimator != "exact":
+            raise UserError(
+                f"{facts.algorithm} learns from replayed steps of many past policies, of which"
+                f" kl.estimator={knobs.estimator} can't be estimated: use kl.estimator=exact."
             )
         return cls(dataclasses.replace(knobs, monitor_every=0))
 

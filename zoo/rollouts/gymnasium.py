@@ -194,6 +194,8 @@ class GymnasiumRollout:
         actor = policy.actor(self.num_envs, track.steps, self._rng)
         for t in range(track.steps):
             track.step(actor(track.observation[t], t), t)
+            if actor.follows_episodes:
+                actor.ended(track.terminated[t] | track.truncated[t])
         batch = track.batch(track.steps)
         log_prob = rearrange(actor.log_prob(track.steps), "time env -> env time")
         mask = np.ones(log_prob.shape, bool)

@@ -45,6 +45,8 @@ def play(
     played: dict[int, tuple[float, int]] = {}
     current = list(range(count))
     observation = np.zeros((count, *rollout._encoder.shape), rollout._encoder.dtype)
+    was_training = policy.training
+    policy.eval()  # one that is measured explores and counts nothing
     try:
         envs.reset(observation, [starts(0, k) for k in current])
         reward, total = np.zeros(count, np.float64), np.zeros(count, np.float64)
@@ -65,6 +67,7 @@ def play(
                 if current[i] < episodes:
                     observation[i] = envs.restart(i, starts(0, current[i]))
     finally:
+        policy.train(was_training)
         envs.close()
     return [played[k] for k in range(episodes)]
 
@@ -138,6 +141,8 @@ def _episodes(
     drawn = render_mode in ("rgb_array", "ansi")  # human draws by itself
     starts = EpisodeSeeds(seed, _STARTS)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_ACTIONS,)))
+    was_training = policy.training
+    policy.eval()
     try:
         for episode in range(episodes):
             seen, _ = env.reset(seed=starts(0, episode))
@@ -152,6 +157,7 @@ def _episodes(
                 frames += [env.render()] if drawn else []
             yield {"episode": episode, "return": total, "length": length, "frames": frames}
     finally:
+        policy.train(was_training)
         env.close()
 
 
