@@ -113,7 +113,7 @@ def _read_zoo_run(source: Source, argument: Argument) -> Collection:
 
 
 def _read_manifest(source: Source, argument: Argument) -> Collection:
-    return Collection((), tuple(manifests.never_started(source.path)))
+    return Collection((), tuple(manifests.without_folder(source.path)))
 
 
 def _read_table(source: Source, argument: Argument) -> Collection:

@@ -1,4 +1,4 @@
-"""manifest.json of a bench folder: what its runs are called, and which never got a folder."""
+"""manifest.json of a bench folder: what its runs are called, and which have no folder."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from zoo.benchmarks.readers.series import count
 from zoo.benchmarks.records import Note
 
-__all__ = ["label_of", "never_started"]
+__all__ = ["label_of", "without_folder"]
 
 
 def label_of(folder: Path) -> str | None:
@@ -26,17 +27,22 @@ def label_of(folder: Path) -> str | None:
     return None
 
 
-def never_started(folder: Path) -> list[Note]:
-    """Return a note for each run of a bench folder that ended before it had a folder."""
-    return [
+def without_folder(folder: Path) -> list[Note]:
+    """Return what to say about the runs of a bench folder that are not there to be read."""
+    missing = [run for run in _runs(folder) or [] if not _exists(folder, run)]
+    failed = [run for run in missing if run.get("status") == "failed"]
+    notes = [
         Note(
-            f"{run.get('label')} on {run.get('env')}, seed {run.get('seed')}: {run['status']},"
-            " and it left no run folder.",
+            f"{run.get('label')} on {run.get('env')}, seed {run.get('seed')}, failed and left no"
+            f" run folder{_why(run)}.",
             folder,
         )
-        for run in _runs(folder) or []
-        if run.get("status") == "failed" and not _exists(folder, run)
+        for run in failed
     ]
+    waiting = len(missing) - len(failed)
+    if waiting:
+        notes.append(Note(f"{folder.name}: {count(waiting, 'run')} not begun yet.", folder))
+    return notes
 
 
 def _runs(folder: Path) -> list[dict[str, Any]] | None:
@@ -52,6 +58,11 @@ def _runs(folder: Path) -> list[dict[str, Any]] | None:
 def _folder(folder: Path, run: dict[str, Any]) -> str | None:
     named = run.get("folder")
     return os.path.realpath(folder / str(named)) if named else None
+
+
+def _why(run: dict[str, Any]) -> str:
+    lines = str(run.get("error") or "").strip().splitlines()
+    return f" ({lines[-1][:200].rstrip('.')})" if lines else ""
 
 
 def _exists(folder: Path, run: dict[str, Any]) -> bool:

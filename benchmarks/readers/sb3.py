@@ -139,7 +139,7 @@ def _evaluations(file: Path) -> tuple[list[float], list[float]]:
             f"{file} has no array {error.args[0].split()[0]}: EvalCallback writes timesteps and"
             " results."
         ) from error
-    except (ValueError, TypeError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+    except (ValueError, TypeError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         pickled = "allow_pickle" in str(error)
         why = "holds pickled objects, which are not read" if pickled else "is no npz file"
         raise UserError(f"{file} {why}.") from error

@@ -227,7 +227,18 @@ def test_a_run_that_failed_before_it_had_a_folder_is_a_note(tmp_path):
     lost = {"label": "GRPO", "env": "gsm8k", "seed": 1, "folder": "runs/b", "status": "failed"}
     manifest["runs"].append(lost)
     (tmp_path / "bench" / "manifest.json").write_text(json.dumps(manifest))
-    assert "GRPO on gsm8k, seed 1: failed" in texts(read([str(tmp_path)]))
+    assert "GRPO on gsm8k, seed 1, failed and left no run folder." in texts(read([str(tmp_path)]))
+    lost["error"] = "Traceback …\nerror: no such model."
+    (tmp_path / "bench" / "manifest.json").write_text(json.dumps(manifest))
+    assert "left no run folder (error: no such model)." in texts(read([str(tmp_path)]))
+
+
+def test_runs_that_have_not_begun_are_counted(tmp_path):
+    manifest = bench(tmp_path)
+    for seed, status in ((5, "waiting"), (6, "interrupted")):
+        manifest["runs"].append({"label": "A", "seed": seed, "folder": f"{seed}", "status": status})
+    (tmp_path / "bench" / "manifest.json").write_text(json.dumps(manifest))
+    assert texts(read([str(tmp_path)])) == "bench: 2 runs not begun yet."
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"suite": 1}', '{"suite": 1, "runs": 5}'])
