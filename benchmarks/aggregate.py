@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from zoo.benchmarks import statistics
-from zoo.benchmarks.intervals import Band, Estimate, difference, improvement, interval, profile
+from zoo.benchmarks.estimate import Band, Estimate
+from zoo.benchmarks.intervals import aggregate, difference, fewest_runs, improvement, profile
 from zoo.benchmarks.references import reference
 from zoo.benchmarks.tasks import Group, Task
 from zoo.benchmarks.wording import listed, plural
@@ -81,7 +82,8 @@ class Aggregate:
         found = []
         for i, a in enumerate(ranked):
             for b in ranked[i + 1 :]:
-                paired = a.seeds is not None and a.seeds == b.seeds
+                shared = a.seeds is not None and a.seeds == b.seeds
+                paired = shared and len(a.scores) >= fewest_runs(paired=True)
                 apart = difference(a.scores, b.scores, paired=paired)
                 found.append((a, b, apart, improvement(a.scores, b.scores), paired))
         return found
@@ -134,7 +136,7 @@ def _overall(groups: Sequence[Group], tasks: Sequence[Task], runs: int) -> Overa
         groups[0].label,
         groups[0].colour,
         scores,
-        {name: interval(f, scores, method="expanded") for name, f in _STATISTICS.items()},
+        {name: aggregate(f, scores) for name, f in _STATISTICS.items()},
         profile(scores, THRESHOLDS),
         seeds if len(seeds) == len(groups) else None,
     )

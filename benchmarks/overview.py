@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from zoo.benchmarks.aggregate import THRESHOLDS, Aggregate
-from zoo.benchmarks.intervals import Estimate
+from zoo.benchmarks.estimate import Estimate
+from zoo.benchmarks.intervals import fewest_runs, fewest_tasks
 from zoo.benchmarks.report.page import (
     Cell,
     Chart,
@@ -27,6 +28,8 @@ def overview_verdicts(averaged: Aggregate) -> list[str]:
     over = f"over {plural(len(averaged.envs), 'task')}"
     for better, worse, apart, probability, paired in averaged.pairs():
         seeds = f"{plural(len(better.scores), 'seed')} each{', paired' if paired else ''}"
+        if apart.low is None:
+            continue
         if apart.excludes(0.0):
             said.append(
                 f"{better.label} beats {worse.label} {over}: {_difference(apart)} of the normalised"
@@ -61,11 +64,10 @@ def overview_section(averaged: Aggregate) -> Section:
         for o in averaged.overall
     )
     caption = (
-        "Normalised scores with 95 % intervals; the optimality gap is what is missing to 1, and"
-        " less of it is better."
+        "Normalised scores; the optimality gap is what is missing to 1, and less of it is better."
     )
     whiskers = tuple(
-        Whisker(o.label, o.colour, e.value, e.low, e.high)
+        Whisker(o.label, o.colour, e.value, e.low, e.high, _estimate(e))
         for o in averaged.overall
         for e in [o.figures["IQM"]]
     )
@@ -88,6 +90,12 @@ def overview_section(averaged: Aggregate) -> Section:
             caption="The fraction of runs whose normalised score is above τ: higher is better.",
         ),
     ]
+    runs = min(len(o.scores) for o in averaged.overall)
+    if len(averaged.envs) < fewest_tasks() or runs < fewest_runs():
+        blocks[0] = (
+            f"{intro} Averages have intervals from {fewest_tasks()} tasks and {fewest_runs()} runs"
+            " of each on: of fewer, the interquartile mean cuts inside single tasks."
+        )
     found = averaged.pairs()
     if found:
         compared = tuple(

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from zoo.benchmarks import verdicts
-from zoo.benchmarks.intervals import Estimate, level
+from zoo.benchmarks.estimate import Estimate
+from zoo.benchmarks.intervals import level
 from zoo.benchmarks.learning_curves import over_steps, over_time, passing, speed
 from zoo.benchmarks.records import Run
 from zoo.benchmarks.references import reference
@@ -117,7 +118,7 @@ def _charts(task: Task, threshold: float | None) -> list[Chart]:
             Chart(
                 f"{task.anchor}-time",
                 f"{task.env} over time",
-                "time of training",
+                "training time",
                 label,
                 tuple(s for s in times if s.traces),
                 levels,
@@ -153,6 +154,7 @@ def _differences(task: Task, compared: Sequence[Pair]) -> Intervals:
             scale * p.difference.value,
             scaled(p.difference.low),
             scaled(p.difference.high),
+            _signed(p.difference, task.percent),
         )
         for p in compared
     )

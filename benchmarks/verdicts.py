@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from zoo.benchmarks.estimate import Estimate
 from zoo.benchmarks.intervals import (
-    Estimate,
     difference,
     fewest_runs,
     improvement,
@@ -67,14 +67,15 @@ def pairs(task: Task, baseline: str | None = None) -> list[Pair]:
 
 
 def _pair(better: Group, worse: Group) -> Pair:
-    paired = better.seeds is not None and better.seeds == worse.seeds and _same_start(better, worse)
+    paired = shares_seeds(better, worse) and len(better.members) >= fewest_runs(paired=True)
     x, y = better.values, worse.values
     return Pair(better, worse, difference(x, y, paired=paired), improvement(x, y), paired)
 
 
-def _same_start(a: Group, b: Group) -> bool:
-    """Whether one seed means the same in both: the same program drew from it."""
-    return {m.run.kind for m in a.members} == {m.run.kind for m in b.members}
+def shares_seeds(a: Group, b: Group) -> bool:
+    """Whether both have the same seeds, and the same program drew from them."""
+    kinds = [{m.run.kind for m in group.members} for group in (a, b)]
+    return a.seeds is not None and a.seeds == b.seeds and kinds[0] == kinds[1]
 
 
 def sentence(pair: Pair, task: Task) -> str:

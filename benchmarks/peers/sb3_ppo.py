@@ -5,7 +5,8 @@ alternately, each run in a fresh process. The clock covers building the environm
 algorithm and all of training, without the imports. Evaluation is off on both sides; the final
 policies are evaluated after the clock has stopped, so that the speed is seen to be learning's.
 
-    python -m zoo.benchmarks.peers.sb3_ppo --steps 100000 --runs 3
+    python -m zoo.benchmarks.peers.sb3_ppo --runs 5 --out sb3.results.json
+    zoo report sb3.results.json --baseline "SB3 PPO"
 """
 
 from __future__ import annotations
@@ -13,17 +14,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
+import shlex
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from zoo.benchmarks.records import Collection, Curve, Run
+from zoo.core.memory import peak_rss_gib
+from zoo.core.run_folder import made_with
 
 __all__ = ["main"]
 
+_LABELS = {"ours": "zoo PPO", "theirs": "SB3 PPO"}
 #: ours for CartPole-v1 (conf/tuned/ppo), rl-zoo's for it, and SB3's defaults with one environment
 SETTINGS: dict[str, dict[str, Any]] = {
     "tuned": {
@@ -133,7 +142,7 @@ def _linear(start: float) -> Callable[[float], float]:
     return lambda remaining: start * remaining
 
 
-def _child(side: str, arguments: argparse.Namespace, seed: int) -> dict[str, float]:
+def _child(side: str, arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Run one side in a fresh process."""
     command = [sys.executable, "-m", "zoo.benchmarks.peers.sb3_ppo", "--side", side]
     for name in ("settings", "steps", "threads"):
@@ -143,70 +152,84 @@ def _child(side: str, arguments: argparse.Namespace, seed: int) -> dict[str, flo
         [*command, "--seed", str(seed)],
         env={**os.environ, **threads},
         check=True,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
     )
-    result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return result
 
 
-def _compare(arguments: argparse.Namespace) -> dict[str, Any]:
-    runs: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
-    for run in range(arguments.runs):
-        for side in ("ours", "theirs") if run % 2 == 0 else ("theirs", "ours"):
-            result = _child(side, arguments, seed=run)
-            runs[side].append(result)
+def _compare(arguments: argparse.Namespace) -> list[Run]:
+    """Run both sides in turn and return the runs."""
+    runs = []
+    for seed in range(arguments.runs):
+        for side in ("ours", "theirs") if seed % 2 == 0 else ("theirs", "ours"):
+            result = _child(side, arguments, seed)
             speed = result["steps"] / result["seconds"]
-            print(f"run {run} {side:6} {speed:8.0f} steps/s, return {result['return']:.1f}")
-    speeds = {side: [r["steps"] / r["seconds"] for r in done] for side, done in runs.items()}
-    median = {side: statistics.median(values) for side, values in speeds.items()}
-    return {
-        "settings": {**SETTINGS[arguments.settings], "threads": arguments.threads},
-        "steps_per_s": {side: [round(v, 1) for v in values] for side, values in speeds.items()},
-        "median_steps_per_s": {side: round(value, 1) for side, value in median.items()},
-        "ratio": round(median["ours"] / median["theirs"], 2),
-        "returns": {side: [r["return"] for r in done] for side, done in runs.items()},
-        "versions": {
-            name: metadata.version(name)
-            for name in ("algorithm-zoo", "stable-baselines3", "torch", "gymnasium", "numpy")
-        },
-        "machine": {
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "load": os.getloadavg()[0],
-            "system": platform.platform(),
-            "python": platform.python_version(),
-        },
-    }
+            print(f"seed {seed} {side:6} {speed:8,.0f} steps/s, return {result['return']:.1f}")
+            runs.append(_run(side, arguments, seed, result))
+    return runs
 
 
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            names = [
-                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
-            ]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor()
+def _run(side: str, arguments: argparse.Namespace, seed: int, result: dict[str, Any]) -> Run:
+    """Put a result into the form that reports read: one evaluation, at the end of training."""
+    end = Curve(*(np.array([float(result[k])]) for k in ("steps", "return", "seconds")))
+    made = made_with()
+    return Run(
+        label=_LABELS[side],
+        env="CartPole-v1",
+        seed=seed,
+        source=Path(f"{side}-{seed}"),
+        kind="zoo" if side == "ours" else "sb3",
+        unit="environment steps",
+        metric="return",
+        curves={"evaluation": end},
+        status="finished",
+        settings={"algo.name": "ppo", "threads": arguments.threads, **SETTINGS[arguments.settings]},
+        facts={
+            "env_steps": result["steps"],
+            "wall_s": result["seconds"],
+            "peak_rss_gib": result["peak_rss_gib"],
+            "versions": {**made["versions"], "stable-baselines3": result["sb3"]},
+            "hardware": made["hardware"],
+            "revision": made["git"]["algorithm-zoo"],
+            "time": made["time"],
+            "command": shlex.join(["python", "-m", "zoo.benchmarks.peers.sb3_ppo", *sys.argv[1:]]),
+        },
+        named=True,
+    )
 
 
 def main() -> None:
     """Run the comparison, or one side of it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--settings", choices=sorted(SETTINGS), default="tuned")
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--runs", type=int, default=3, help="alternating runs of each side")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--side", choices=("ours", "theirs"), help="run only this side, once")
+    parser.add_argument("--out", type=Path, help="FILE.results.json for `zoo report`")
+    parser.add_argument("--side", choices=sorted(_LABELS), help="run only this side, once")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    if arguments.side is None:
-        print(json.dumps(_compare(arguments), indent=2))
+    if arguments.side is not None:
+        side = ours if arguments.side == "ours" else theirs
+        settings = SETTINGS[arguments.settings]
+        result = side(settings, arguments.steps, arguments.seed, arguments.threads)
+        version = metadata.version("stable-baselines3")
+        print(json.dumps({**result, "peak_rss_gib": peak_rss_gib(), "sb3": version}))
         return
-    side = ours if arguments.side == "ours" else theirs
-    settings = SETTINGS[arguments.settings]
-    print(json.dumps(side(settings, arguments.steps, arguments.seed, arguments.threads)))
+    runs = _compare(arguments)
+    speeds = {
+        label: statistics.median(
+            r.facts["env_steps"] / r.facts["wall_s"] for r in runs if r.label == label
+        )
+        for label in _LABELS.values()
+    }
+    print(f"ratio of the medians: {speeds[_LABELS['ours']] / speeds[_LABELS['theirs']]:.2f}")
+    if arguments.out:
+        from zoo.benchmarks.readers.results_file import write_results
+
+        write_results(Collection(tuple(runs)), arguments.out)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,23 @@ def test_averages_take_as_many_runs_as_every_cell_has():
     assert "the first 3 runs by seed" in averaged.notes[0]
 
 
+def test_averages_over_few_tasks_have_no_intervals_and_say_so():
+    page = page_of(group("a", CARTPOLE), group("a", PENDULUM, env="Pendulum-v1"))
+    (section,) = [s for s in page.sections if s.title == "All tasks"]
+    assert "from 5 tasks and 5 runs of each on" in section.blocks[0]
+    assert not any("over 2 tasks" in v for v in page.verdicts)
+
+
+def test_averages_over_enough_tasks_give_the_first_verdict():
+    envs = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCar-v0", "LunarLander-v3")
+    page = page_of(
+        *(group("good", np.full(6, 400.0) + np.arange(6), env=env) for env in envs),
+        *(group("bad", np.full(6, 100.0) + np.arange(6), env=env) for env in envs),
+    )
+    assert page.verdicts[0].startswith("good beats bad over 5 tasks: +")
+    assert "(6 seeds each, paired)" in page.verdicts[0]
+
+
 def test_every_value_stands_in_the_table_of_runs_with_its_folder():
     page = page_of(group("a", CARTPOLE), group("b", CARTPOLE - 100))
     (table,) = tables(page, "Runs")

@@ -21,11 +21,11 @@ def said(*runs, baseline=None):
 
 
 def test_the_better_one_is_named_first_whatever_the_order():
-    worse, better = group("w", [1, 2, 3, 4, 5]), group("b", [101, 102, 103, 104, 105])
+    worse, better = group("w", range(1, 7)), group("b", range(101, 107))
     for runs in ((worse, better), (better, worse)):
         (text,) = said(*runs)
         assert text.startswith("b beats w on [CartPole-v1](#task-cartpole-v1): +100.0 [+")
-        assert "probability of improvement 1 (5 seeds each, paired" in text
+        assert "probability of improvement 1 (6 seeds each, paired" in text
         assert "at 200 environment steps" in text
 
 
@@ -52,18 +52,24 @@ def test_one_seed_against_many_gives_no_verdict():
 
 
 def test_shared_seeds_are_paired_and_others_are_not():
-    a, b = group("a", [1, 2, 3, 4, 5]), group("b", [1, 2, 3, 4, 5])
-    other = [run("c", s + 10, [0, 3]) for s in range(5)]
-    theirs = group("d", [1, 2, 3, 4, 5], kind="sb3")
+    a, b = group("a", range(6)), group("b", range(6))
+    other = [run("c", s + 10, [0, 3]) for s in range(6)]
+    theirs = group("d", range(6), kind="sb3")
     assert [p.paired for p in pairs(task_of(a, b))] == [True]
     assert [p.paired for p in pairs(task_of(a, other))] == [False]
     assert [p.paired for p in pairs(task_of(a, theirs))] == [False]
 
 
+def test_too_few_shared_seeds_for_a_paired_interval_are_compared_as_groups():
+    (found,) = pairs(task_of(group("a", range(5)), group("b", range(50, 55))))
+    assert not found.paired and found.decided
+
+
 def test_pairing_removes_what_seeds_share():
-    noise = np.array([-300.0, 250.0, 10.0, -120.0, 90.0])
-    (paired,) = pairs(task_of(group("a", noise), group("b", noise + np.array([5, 6, 5, 6, 5]))))
-    assert paired.decided and paired.better.label == "b"
+    noise = np.array([-300.0, 250.0, 10.0, -120.0, 90.0, 30.0])
+    better = noise + np.array([5, 6, 5, 6, 5, 7])
+    (paired,) = pairs(task_of(group("a", noise), group("b", better)))
+    assert paired.paired and paired.decided and paired.better.label == "b"
 
 
 def test_accuracies_are_compared_in_points():

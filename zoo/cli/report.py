@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import shlex
-import sys
 from pathlib import Path
 
 __all__ = ["add_arguments", "run"]
@@ -72,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             baseline=arguments.baseline,
             at=arguments.at,
             thresholds=dict(arguments.threshold),
-            command=shlex.join(["zoo", "report", *sys.argv[2:]]),
+            command=arguments.typed,
         ),
     )
     if arguments.export:
