@@ -47,14 +47,18 @@ class Streams:
 
 
 def fragment(rows: list[list[Step]]) -> TensorDict:
-    """[N, T] as GymnasiumRollout gives it; observations have one number, [N, T, 1]."""
+    """[N, T] as GymnasiumRollout gives it; observations are (number, 7), [N, T, 2]."""
 
     def leaf(name: str, dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor([[getattr(step, name) for step in row] for row in rows], dtype=dtype)
 
+    def observation(name: str) -> torch.Tensor:
+        number = leaf(name, torch.float32)
+        return torch.stack([number, torch.full_like(number, 7.0)], -1)
+
     leaves = {
-        "observation": leaf("observation", torch.float32)[..., None],
-        "next_observation": leaf("next_observation", torch.float32)[..., None],
+        "observation": observation("observation"),
+        "next_observation": observation("next_observation"),
         "action": leaf("action", torch.int64),
         "reward": leaf("reward", torch.float32),
         "terminated": leaf("terminated", torch.bool),

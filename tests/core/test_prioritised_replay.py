@@ -74,6 +74,19 @@ def test_a_leaf_without_mass_is_never_found(size, seed, live, spread):
     assert (tree.leaves[tree.find(near)] > 0).all()
 
 
+def test_a_search_survives_sums_that_round_differently():
+    # a block's sum, added in pairs, can exceed the running sum of the same masses
+    tree, exceeded = SumTree(1100), 0
+    for seed in range(200):
+        mass = np.random.default_rng(seed).random(16)
+        mass[0] = 0.0
+        tree.fill(mass)
+        last = np.nextafter(tree.total, 0.0)
+        exceeded += bool(last >= mass.cumsum()[-1])
+        assert tree.find(np.array([last])) == 15
+    assert exceeded > 10
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_a_tree_filled_at_once_equals_one_that_was_updated(size):
     tree, other, rng = SumTree(size), SumTree(size), np.random.default_rng(0)
@@ -155,7 +168,7 @@ def test_overwritten_slots_are_drawn_again_and_the_empty_row_never(envs):
         buffer.extend(streams.fragment(1))
         kept = {step.observation for past in streams.past for step in past[-(6 // envs) :]}
         parts = list(buffer.minibatches())
-        assert {x for part in parts for x in part["observation"].flatten().tolist()} == kept
+        assert {x for part in parts for x in part["observation"][:, 0, 0].tolist()} == kept
         for part in parts:
             buffer.feedback(part["index"], 1 + part["reward"].abs())
 
