@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_runs import evaluations, monitor, only, texts, zoo_run
 
 from zoo.benchmarks.readers import read
 from zoo.benchmarks.readers.arguments import natural, parse
 from zoo.benchmarks.readers.naming import algorithm_in, env_in, identify, run_name, seed_in
+from zoo.benchmarks.readers.repeats import drop_repeats
+from zoo.benchmarks.records import Curve, Run
 from zoo.errors import UserError
 
 
@@ -45,6 +48,11 @@ def test_a_pattern_is_expanded_behind_a_label_in_natural_order(tmp_path):
         (tmp_path / f"seed-{seed}").mkdir()
     names = [path.name for path in parse(f"A={tmp_path}/seed-*").paths]
     assert names == ["seed-1", "seed-2", "seed-10"]
+
+
+def test_two_stars_reach_into_all_folders(tmp_path):
+    zoo_run(tmp_path / "a" / "b" / "run")
+    assert len(read([f"A={tmp_path}/**/run"]).runs) == 1
 
 
 def test_a_folder_whose_name_holds_brackets_is_taken_as_it_stands(tmp_path):
@@ -151,7 +159,7 @@ def test_a_broken_file_is_an_error_where_it_is_named_and_a_note_where_it_is_foun
     collection = read([str(tmp_path)])
     assert len(collection.runs) == 1
     assert "left out: " in texts(collection)
-    with pytest.raises(UserError, match="line 2"):
+    with pytest.raises(UserError, match=r"not a number\.$"):
         read([f"A={tmp_path}/*.csv"])
 
 
@@ -237,6 +245,28 @@ def test_runs_without_seeds_are_noted_once_for_each_group(tmp_path):
     collection = read([str(tmp_path)])
     assert [run.seed for run in collection.runs] == [None, None]
     assert texts(collection).count("the seeds of 2 runs are not known") == 1
+
+
+def run_of(kind, steps, **settings):
+    curve = Curve(np.array([1.0, steps]), np.array([0.0, 0.0]))
+    fields = {"unit": "steps", "metric": "return", "curves": {"evaluation": curve}}
+    source = Path(f"/nowhere/{kind}-{steps}")
+    return Run("A", "E", 1, source, kind, settings=settings, **fields)
+
+
+def test_runs_whose_settings_are_not_known_cannot_be_told_apart():
+    short, whole = run_of("csv", 10.0), run_of("sb3", 20.0, lr=1)
+    for runs in ((short, whole), (whole, short)):
+        kept, notes = drop_repeats(runs)
+        assert kept == [whole]
+        assert "/nowhere/csv-10.0 is left out" in notes[0].text
+
+
+def test_settings_that_are_incidental_do_not_tell_runs_apart():
+    one, two = run_of("zoo", 10.0, lr=1, threads=1), run_of("zoo", 20.0, lr=1, threads=2)
+    assert drop_repeats([one, two])[0] == [two]
+    other = run_of("zoo", 20.0, lr=2, threads=1)
+    assert drop_repeats([one, other])[0] == [one, other]
 
 
 def test_clocks_that_count_other_things_are_noted(tmp_path):

@@ -48,6 +48,24 @@ def test_a_byte_order_mark_windows_lines_quotes_and_blank_lines_are_taken(table)
     assert run.label == "A, the best"
 
 
+def test_the_header_tells_what_separates(table):
+    (run,) = read([table('algo;env;seed;step;value\n"a,b,c,d,e,f,g";E;0;1;2\n')]).runs
+    assert run.label == "a,b,c,d,e,f,g"
+
+
+def test_an_accuracy_may_be_all_or_nothing(table):
+    text = "algo,env,seed,step,value,metric\nA,E,0,1,0,accuracy\nA,E,0,2,1,accuracy\n"
+    assert points(read([table(text)]).runs[0]) == [(1, 0), (2, 1)]
+
+
+def test_a_folder_is_searched_for_tables_by_their_first_line(table, tmp_path):
+    table(HEAD + "A,E,0,1,1\n", "yes.CSV")
+    table(HEAD + "B,E,0,1,1\n", "no.txt")
+    table("x" + HEAD + "C,E,0,1,1\n", "no.csv")
+    (tmp_path / "junk.csv").write_bytes(b"\xff\xfe\x00")
+    assert [run.label for run in read([str(tmp_path)]).runs] == ["A"]
+
+
 def test_optional_columns_give_clock_metric_and_unit(table):
     text = "algo,env,seed,step,value,wall_s,metric,unit\nA,E,0,1,0.5,2.5,accuracy,updates\n"
     (run,) = read([table(text)]).runs
@@ -83,9 +101,11 @@ def test_a_seed_that_is_not_known_is_none_and_one_from_a_spreadsheet_is_whole(ta
         (HEAD + "A,E,0.5,1,2\n", "line 2: seed is '0.5'"),
         (HEAD + "A,E,0,1\n", "line 2 has no value: the row is too short"),
         (HEAD + ",E,0,1,2\n", "line 2: algo is empty"),
+        (HEAD + "A,E,0,1,1\nA,E,0,2,2\nA,E,0,2,3\n", "line 4: .*at step 2 on line 3"),
         (HEAD + "A,E,0,1,2\nB,E,0,1,7\nA,E,0,1,3\n", "line 4: A E 0 has another value.*line 2"),
         ("algo,env,seed,step,value,metric\nA,E,0,1,2,reward\n", "line 2: metric is 'reward'"),
         ("algo,env,seed,step,value,metric\nA,E,0,1,45,accuracy\n", "must be a fraction"),
+        ("algo,env,seed,step,value,metric\nA,E,0,1,1.5,accuracy\n", "an accuracy of 1.5"),
         (
             "algo,env,seed,step,value,unit\nA,E,0,1,2,steps\nA,E,0,2,2,updates\n",
             "line 3: metric or unit is another than on line 2",

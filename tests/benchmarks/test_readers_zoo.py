@@ -250,7 +250,7 @@ def test_a_broken_manifest_is_as_none(tmp_path, text):
 
 def test_two_runs_of_one_seed_with_the_same_settings_count_once(tmp_path):
     zoo_run(tmp_path / "short", ROWS[:2], status="interrupted")
-    zoo_run(tmp_path / "whole", run_dir="elsewhere")
+    os.utime(zoo_run(tmp_path / "whole", run_dir="elsewhere"), (1, 1))  # older, but further
     collection = read([str(tmp_path)])
     assert [run.source.name for run in collection.runs] == ["whole"]
     assert "short is left out" in texts(collection)
