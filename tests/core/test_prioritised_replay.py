@@ -20,7 +20,7 @@ SIZES = (1, 7, 1024, 1025, 5000, 40_000)  # one to three levels
 
 
 def replay(capacity: int = 100, batch_size: int = 8, **options: Any) -> ReplayBuffer:
-    priority = PriorityKnobs(**options.pop("priority", {}))
+    priority = PriorityKnobs(**{"alpha": 0.6, **options.pop("priority", {})})
     return ReplayBuffer(capacity, batch_size, **{"gamma": 0.9, "priority": priority, **options})
 
 
