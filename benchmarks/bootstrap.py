@@ -3,7 +3,7 @@
 For few runs the quantiles of a resampled statistic lie too close together, for two reasons:
 resamples of n runs vary as a sum of squares divided by n does, where n − 1 is unbiased, and the
 spread that they show is itself uncertain. Expanded percentiles (Hesterberg 2015, What teachers
-should know about the bootstrap, §4.2) answer both: not the quantiles at Φ(∓z) but those at
+should know about the bootstrap) answer both: not the quantiles at Φ(∓z) but those at
 Φ(∓t √(n/(n−1))), with t from Student's distribution.
 """
 

@@ -57,6 +57,10 @@ def test_expanded_tail_of_two_groups_has_welch_s_degrees_of_freedom():
     equal = expanded_tail(np.array([2.0, 2.0]), [5, 5])
     # t(8) = 2.30600, √(5/4) t = 2.57819
     assert equal == pytest.approx(0.004966, abs=1e-6)
+    # 1/5 and 6/15: shares ⅓ and ⅔, df = 1 / (1/36 + 4/126) = 16.8, t = 2.11173,
+    # factor 1 / √(⅓·4/5 + ⅔·14/15) = 1.06066
+    unequal = expanded_tail(np.array([1.0, 6.0]), [5, 15])
+    assert unequal == pytest.approx(0.012551, abs=1e-6)
     one_sided = expanded_tail(np.array([2.0, 0.0]), [5, 9])
     assert one_sided == pytest.approx(expanded_tail(np.array([2.0]), [5]))
 
@@ -186,6 +190,8 @@ def test_profile_is_banded_by_wilsons_interval():
     np.testing.assert_allclose(found.centre, [1, 0.5, 0])
     np.testing.assert_allclose(found.low, [10 / 13.8415, 0.23659, 0], atol=1e-4)
     np.testing.assert_allclose(found.high, 1 - found.low[::-1])
+    pooled = profile(np.arange(10.0).reshape(5, 2), [4.5])
+    np.testing.assert_allclose([pooled.low[0], pooled.high[0]], [found.low[1], found.high[1]])
 
 
 def test_bands_are_levels_at_each_point():
@@ -200,8 +206,8 @@ def test_bands_are_levels_at_each_point():
 
 
 def test_bands_of_many_points_are_made_piece_by_piece():
-    values = runs(5, 600)
-    whole, last = band(values), band(values[:, 599:])
+    x, y = runs(5, 600), runs(7, 600, seed=1) * np.linspace(0.01, 10, 600)
+    whole, last = difference_band(x, y), difference_band(x[:, 599:], y[:, 599:])
     np.testing.assert_allclose([whole.low[599], whole.high[599]], [last.low[0], last.high[0]])
 
 
@@ -239,6 +245,7 @@ def test_equal_runs_give_a_flat_interval_without_rounding(level_of_all):
     five, six = np.full(5, level_of_all), np.full(6, level_of_all)
     assert level(five) == Estimate(level_of_all, level_of_all, level_of_all)
     assert level(five).flat
+    assert not level(runs(5) / 100).flat
     for gap in (
         difference(five, six),
         difference(np.tile(five[:, None], 7), np.tile(six[:, None], 7)),
