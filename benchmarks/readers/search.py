@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from glob import escape, glob
 from pathlib import Path
 
 from zoo.benchmarks.readers import zoo_runs
@@ -94,8 +95,8 @@ def _file(path: Path) -> Source:
     if kind is None:
         raise UserError(f"{path} is none of what is read: {LOOKED_FOR}.")
     if _is_sb3(path.name) and not _has_own_name(path):
-        here = [file for file in path.parent.iterdir() if _is_sb3(file.name)]
-        return Source(kind, path.parent, tuple(sorted(here, key=natural)))
+        here = [f for f in glob(f"{escape(str(path.parent))}/*.*") if _is_sb3(Path(f).name)]
+        return Source(kind, path.parent, tuple(map(Path, sorted(here, key=natural))))
     return Source(kind, path, (path,))
 
 
@@ -149,20 +150,31 @@ def _other_libraries(found: _Search) -> None:
         found.sources.append(Source("wandb", logs[0], tuple(logs)))
     synced = {name.removeprefix("run-").removesuffix(".wandb") for _, name in found.logs}
     for folder, files in found.others.items():
-        above = [a for a in folder.parents if a in found.others]
-        below = [f for f, o in found.others.items() if folder in f.parents and o.events]
+        above = [found.others[a] for a in folder.parents if a in found.others]
         if files.sb3:
-            events = files.events or [e for f in below[:1] for e in found.others[f].events]
-            events = events if files.events or len(below) == 1 else []
-            found.sources += _sb3_runs(folder, files.sb3, events)
-        elif any(found.others[a].sb3 for a in above):
+            found.sources += _sb3_runs(folder, files.sb3, _events_of(folder, found))
+        elif any(other.sb3 for other in above):
             continue  # the same run's, said once more
-        elif any(found.others[a].events for a in above) and _is_time(folder.name):
+        elif any(other.events for other in above) and _is_time(folder.name):
             continue  # add_hparams() writes its table there
         elif synced & set(folder.parts):
             continue  # W&B has taken them over
-        elif files.events:
+        else:
             found.sources.append(Source("events", folder, tuple(files.events)))
+
+
+def _events_of(folder: Path, found: _Search) -> list[Path]:
+    """Return the event files of a run of Stable-Baselines3: in its folder, or in one below it."""
+    if found.others[folder].events:
+        return found.others[folder].events
+    below = [f for f, o in found.others.items() if folder in f.parents and o.events and not o.sb3]
+    if len(below) > 1:
+        text = f"{folder} is one run by its files, so the event files in {len(below)} folders below"
+        found.notes.append(
+            Note(f"{text} it are not read: name these folders to have them.", folder)
+        )
+        return []
+    return found.others[below[0]].events if below else []
 
 
 def _sb3_runs(folder: Path, files: list[Path], events: list[Path]) -> Iterator[Source]:

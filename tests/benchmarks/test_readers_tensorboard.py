@@ -124,6 +124,16 @@ def test_events_complete_a_run_of_which_there_is_only_a_monitor(tmp_path):
     assert (run.kind, points(run), points(run, "training")) == ("sb3", [(150, 8)], [(100, 1)])
 
 
+def test_event_files_of_several_folders_below_a_run_are_not_guessed_at(tmp_path):
+    monitor(tmp_path / "monitor.csv", [(1.0, 100, 1.0)])
+    write(tmp_path / "PPO_1", SB3)
+    write(tmp_path / "PPO_2", SB3)
+    collection = read([str(tmp_path)])
+    assert [(run.kind, list(run.curves)) for run in collection.runs] == [("sb3", ["training"])]
+    assert "event files in 2 folders below it are not read" in texts(collection)
+    assert len(read([f"A@CartPole-v1={tmp_path}/PPO_*"]).runs) == 2
+
+
 def test_hparams_are_no_run(tmp_path):
     folder = tmp_path / "CartPole-v1" / "PPO_1"
     write(folder, SB3)
