@@ -25,7 +25,8 @@ def test_evaluations_are_means_over_their_episodes(folder):
     assert points(run) == [(100, 2), (200, 6)]
     assert (run.label, run.env, run.seed) == ("SB3 PPO", "CartPole-v1", 4)
     assert (run.kind, run.unit, run.metric) == ("sb3", "environment steps", "return")
-    assert (run.status, run.settings, run.curves["evaluation"].wall_s) == ("unknown", {}, None)
+    assert (run.status, run.settings, run.named) == ("unknown", {}, False)
+    assert run.curves["evaluation"].wall_s is None
 
 
 def test_training_is_the_rolling_mean_of_the_episodes_at_their_cumulative_steps(folder):
@@ -154,9 +155,9 @@ def test_a_task_that_nothing_names_is_one_sentence_for_all(tmp_path):
     with pytest.raises(UserError, match=r"'LABEL@CartPole-v1=.*mine-1'.*\(and 1 other like it\)"):
         read([str(tmp_path)])
     runs = read([f"X@CartPole-v1={tmp_path}"]).runs
-    assert [(run.label, run.env, run.seed) for run in runs] == [
-        ("X", "CartPole-v1", 1),
-        ("X", "CartPole-v1", 2),
+    assert [(run.label, run.env, run.seed, run.named) for run in runs] == [
+        ("X", "CartPole-v1", 1, True),
+        ("X", "CartPole-v1", 2, True),
     ]
 
 

@@ -145,6 +145,9 @@ def test_one_event_file_is_read_by_its_name(tmp_path):
     file = write(tmp_path / "CartPole-v1" / "SAC_1", SB3)
     run = only(file)
     assert (run.label, run.env, run.source) == ("SB3 SAC", "CartPole-v1", file)
+    assert not run.named
+    run = only(f"A={file}")
+    assert (run.label, run.named) == ("A", True)
 
 
 def test_a_resumed_run_has_its_later_segment_and_its_pause_does_not_count(tmp_path):

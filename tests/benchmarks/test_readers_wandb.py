@@ -86,6 +86,9 @@ def test_stable_baselines3_s_history_stands_over_its_own_steps(tmp_path):
     assert run.curves["training"].wall_s.tolist() == [1, 3]
     assert run.settings["gamma"] == 0.9
     assert "_last_obs" not in run.settings
+    assert not run.named
+    run = only(f"A={tmp_path}")
+    assert (run.label, run.named) == ("A", True)
 
 
 def test_settings_that_were_set_later_count(tmp_path):
