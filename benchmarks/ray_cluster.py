@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import time
 from pathlib import Path
@@ -59,7 +60,7 @@ class RayCluster:
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
         own = {"include_dashboard": False} if address == "local" else {}
         try:
-            ray.init(address, **quiet, **own)
+            self._ray.init(address, **quiet, **own)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UserError(f"no Ray cluster at --ray {address}: {_first_line(error)}") from error
         self._tasks: dict[Any, str] = {}
@@ -150,6 +151,8 @@ def _refuse_silent(address: str) -> None:
 
 def _attend(launch: Launch) -> Ended:
     """Start a run's process and wait for it; being cancelled, have it save and stop."""
+    # A cluster that was started in the background ignores Ctrl-C, and then cancelling does nothing.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     process = Process(launch)
     while True:
         try:

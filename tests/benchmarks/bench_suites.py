@@ -49,6 +49,15 @@ def write_run(folder: Path, job: suites.Job, status: str | None, saved: bool = F
         (folder / "summary.json").write_text(json.dumps({"status": status}))
 
 
+def figures(folder: Path) -> list[dict]:
+    """Return what a run measured, all but times."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {k: v for k, v in row.items() if k != "wall_s" and not k.startswith(("time/", "speed/"))}
+        for row in rows
+    ]
+
+
 class Pretender:
     """An executor whose runs end as ``play`` says: it gets the folder's name and the launch."""
 
