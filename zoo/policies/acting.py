@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from zoo.policies.mlp import MLPPolicy
-
-__all__ = ["Actor", "ControlActor", "Network", "numpy_layers", "torch_network"]
+__all__ = [
+    "CategoricalActor",
+    "ControlActor",
+    "GaussianActor",
+    "Network",
+    "numpy_layers",
+    "torch_network",
+]
 
 #: writes the head's outputs for observations [N, *obs] into [N, outputs]
 Network = Callable[[np.ndarray, np.ndarray], None]
@@ -55,63 +59,47 @@ class ControlActor(Protocol):
         ...
 
 
-class Actor:
-    """Choose actions for ``num_envs`` environments over at most ``steps`` steps.
+class CategoricalActor:
+    """Choose discrete actions by the softmax of a network's outputs.
 
     It is good for one fragment: weights must not be updated, moved or loaded in between.
 
     Parameters
     ----------
-    policy : MLPPolicy
-        Whose network acts.
-    num_envs, steps : int
-        N and T.
+    network : Network
+        Writes the logits.
+    start : int
+        The first action.
+    shape : (int, int, int)
+        T, N and the number of actions.
     rng : numpy.random.Generator or None
         Source of the noise; None acts deterministically, on the mode.
-
-    Attributes
-    ----------
-    action : ndarray
-        [T, N] int64, or [T, N, *action shape] float32: what was chosen so far.
     """
 
     follows_episodes = False
 
     def __init__(
-        self, policy: MLPPolicy, num_envs: int, steps: int, rng: np.random.Generator | None
+        self,
+        network: Network,
+        start: int,
+        shape: tuple[int, int, int],
+        rng: np.random.Generator | None,
     ) -> None:
-        self._network = policy.numpy_network(num_envs)
-        self._discrete = policy.discrete
-        self._outputs = np.zeros((steps, num_envs, policy.outputs), np.float32)
-        self._noise: np.ndarray | None = None
-        if self._discrete:
-            self._start = policy.action_start
-            self.action = np.zeros((steps, num_envs), np.int64)
-            if rng is not None:  # the largest of logit + Gumbel noise is a sample of the softmax
-                self._noise = rng.gumbel(size=self._outputs.shape).astype(np.float32)
-        else:
-            self._log_std = policy.log_std.detach().cpu().numpy().copy()
-            self._std = np.exp(self._log_std)
-            self.action = np.zeros((steps, num_envs, *policy.action_shape), np.float32)
-            self._flat = self.action.reshape(self._outputs.shape)
-            if rng is not None:
-                noise = rng.standard_normal(self._outputs.shape, dtype=np.float32)
-                self._noise = noise * self._std
+        self._network, self._start = network, start
+        self._logits = np.zeros(shape, np.float32)
+        self.action = np.zeros(shape[:2], np.int64)
+        # the largest of logit + Gumbel noise is a sample of the softmax
+        self._noise = None if rng is None else rng.gumbel(size=shape).astype(np.float32)
 
     def __call__(self, observation: np.ndarray, step: int) -> np.ndarray:
         """Act on [N, *obs], already normalised, at one step; return a view of ``action[step]``."""
-        outputs = self._outputs[step]
-        self._network(observation, outputs)
+        logits = self._logits[step]
+        self._network(observation, logits)
         action: np.ndarray = self.action[step]
-        if self._discrete:
-            scores = outputs if self._noise is None else outputs + self._noise[step]
-            scores.argmax(1, out=action)
-            if self._start:
-                action += self._start
-        elif self._noise is None:
-            self._flat[step] = outputs
-        else:
-            np.add(outputs, self._noise[step], out=self._flat[step])
+        scores = logits if self._noise is None else logits + self._noise[step]
+        scores.argmax(1, out=action)
+        if self._start:
+            action += self._start
         return action
 
     def ended(self, flags: np.ndarray) -> None:
@@ -119,24 +107,76 @@ class Actor:
 
     def log_prob(self, steps: int) -> np.ndarray:
         """Return log π of the first ``steps`` actions, [steps, N] float32."""
-        outputs = self._outputs[:steps]
-        if self._discrete:
-            chosen = (self.action[:steps] - self._start)[..., None]
-            shifted = outputs - outputs.max(-1, keepdims=True)
-            picked = np.take_along_axis(shifted, chosen, -1)[..., 0]
-            log_prob = picked - np.log(np.exp(shifted).sum(-1))
-        else:
-            scaled = (self._flat[:steps] - outputs) / self._std
-            terms = -0.5 * np.square(scaled) - self._log_std - 0.5 * math.log(2 * math.pi)
-            log_prob = terms.sum(-1)
+        logits = self._logits[:steps]
+        chosen = (self.action[:steps] - self._start)[..., None]
+        shifted = logits - logits.max(-1, keepdims=True)
+        picked = np.take_along_axis(shifted, chosen, -1)[..., 0]
+        log_prob = picked - np.log(np.exp(shifted).sum(-1))
         return log_prob.astype(np.float32)
 
 
+class GaussianActor:
+    """Choose continuous actions around a network's outputs; they are not clipped to the Box.
+
+    It is good for one fragment: weights must not be updated, moved or loaded in between.
+
+    Parameters
+    ----------
+    network : Network
+        Writes the means.
+    log_std : ndarray
+        [dim], natural log of the deviation.
+    shape : tuple of int
+        T, N and the shape of one action.
+    rng : numpy.random.Generator or None
+        Source of the noise; None acts deterministically, on the mean.
+    """
+
+    follows_episodes = False
+
+    def __init__(
+        self,
+        network: Network,
+        log_std: np.ndarray,
+        shape: tuple[int, ...],
+        rng: np.random.Generator | None,
+    ) -> None:
+        self._network, self._log_std = network, log_std.copy()
+        self._std = np.exp(self._log_std)
+        self._mean = np.zeros((*shape[:2], len(log_std)), np.float32)
+        self.action = np.zeros(shape, np.float32)
+        self._flat = self.action.reshape(self._mean.shape)
+        self._noise: np.ndarray | None = None
+        if rng is not None:
+            noise = rng.standard_normal(self._mean.shape, dtype=np.float32)
+            self._noise = noise * self._std
+
+    def __call__(self, observation: np.ndarray, step: int) -> np.ndarray:
+        """Act on [N, *obs], already normalised, at one step; return a view of ``action[step]``."""
+        mean = self._mean[step]
+        self._network(observation, mean)
+        if self._noise is None:
+            self._flat[step] = mean
+        else:
+            np.add(mean, self._noise[step], out=self._flat[step])
+        action: np.ndarray = self.action[step]
+        return action
+
+    def ended(self, flags: np.ndarray) -> None:
+        """Nothing is remembered of an episode."""
+
+    def log_prob(self, steps: int) -> np.ndarray:
+        """Return log π of the first ``steps`` actions, [steps, N] float32."""
+        scaled = (self._flat[:steps] - self._mean[:steps]) / self._std
+        terms = -0.5 * np.square(scaled) - self._log_std - 0.5 * math.log(2 * math.pi)
+        return terms.sum(-1).astype(np.float32)
+
+
 def numpy_layers(
-    layers: Sequence[tuple[Tensor, Tensor]], activation: str, num_envs: int
+    layers: Sequence[tuple[np.ndarray, np.ndarray]], activation: str, num_envs: int
 ) -> Network:
-    """Return a forward on the memory of (weight [out, in], bias [out]) pairs of CPU tensors."""
-    views = [(weight.detach().numpy().T, bias.detach().numpy()) for weight, bias in layers]
+    """Return a forward through (weight [out, in], bias [out]) pairs."""
+    views = [(weight.T, bias) for weight, bias in layers]
     hidden = [np.empty((num_envs, bias.size), np.float32) for _, bias in views[:-1]]
     weight_out, bias_out = views[-1]
     stages = [(weight, bias, out) for (weight, bias), out in zip(views[:-1], hidden, strict=True)]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from zoo.core.protocols import Evaluation
 from zoo.errors import UserError
 from zoo.functional import divergence
-from zoo.policies.acting import Actor, ControlActor, Network
+from zoo.policies.acting import CategoricalActor, ControlActor, Network
 from zoo.policies.control import ControlPolicy, MLPKnobs
 from zoo.policies.critics import TwinActionValues, smaller
 from zoo.policies.off_policy_acting import warming_up
@@ -56,8 +56,6 @@ class CategoricalQPolicy(ControlPolicy):
         For spaces that are not supported.
     """
 
-    discrete = True
-
     def __init__(
         self,
         observation_space: spaces.Space[Any],
@@ -82,12 +80,14 @@ class CategoricalQPolicy(ControlPolicy):
         self, num_envs: int, steps: int = 1, rng: np.random.Generator | None = None
     ) -> ControlActor:
         """Return what acts for one fragment; without ``rng`` it takes the likeliest action."""
-        return warming_up(Actor(self, num_envs, steps, rng), self, (steps, num_envs), rng)
+        network, shape = self.numpy_network(num_envs), (steps, num_envs, self.outputs)
+        actor = CategoricalActor(network, self.action_start, shape, rng)
+        return warming_up(actor, self, shape[:2], rng)
 
     def numpy_network(self, num_envs: int) -> Network:
         """Return the actor's logits, from NumPy to NumPy."""
         return self.in_numpy(
-            self.network.layers(), lambda x: self.network(self.encoder(x))[0], num_envs
+            lambda: self.network.numpy()[0], lambda x: self.network(self.encoder(x))[0], num_envs
         )
 
     def uniform(self, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[np.ndarray, float]:

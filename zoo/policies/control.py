@@ -77,6 +77,8 @@ class ControlPolicy(nn.Module):
     stepwise = True
     sampler_is_exact = True
     has_critic = True
+    #: whether there is an action distribution, hence log-probabilities and an entropy
+    stochastic: bool = True
     normalizer: Normalizer | None
 
     def __init__(
@@ -131,17 +133,18 @@ class ControlPolicy(nn.Module):
 
     def in_numpy(
         self,
-        layers: Sequence[tuple[Tensor, Tensor]],
+        layers: Callable[[], Sequence[tuple[np.ndarray, np.ndarray]]],
         forward: Callable[[Tensor], Tensor],
         num_envs: int,
     ) -> Network:
-        """Return the forward of (weight, bias) pairs from NumPy to NumPy, for [N, *obs].
+        """Return a forward from NumPy to NumPy for observations [N, *obs].
 
-        ``forward`` computes the same from a tensor, where the parameters are not on the CPU.
+        Through what ``layers`` returns, (weight [out, in], bias [out]) on the parameters' memory,
+        where that is the CPU's; elsewhere through ``forward``, which computes the same in torch.
         """
         if self.device.type != "cpu":
             return torch_network(forward, self.device)
-        run = numpy_layers(layers, self.config.activation, num_envs)
+        run = numpy_layers(layers(), self.config.activation, num_envs)
         encode = self.encoder.numpy
         return lambda observation, outputs: run(encode(observation), outputs)
 

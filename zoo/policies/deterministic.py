@@ -56,6 +56,8 @@ class DeterministicPolicy(ControlPolicy):
         For spaces that are not supported.
     """
 
+    stochastic = False
+
     def __init__(
         self,
         observation_space: spaces.Space[Any],
@@ -85,7 +87,7 @@ class DeterministicPolicy(ControlPolicy):
     def numpy_network(self, num_envs: int) -> Network:
         """Return the actor's forward before squashing, from NumPy to NumPy."""
         return self.in_numpy(
-            self.network.layers(), lambda x: self.network(self.encoder(x))[0], num_envs
+            lambda: self.network.numpy()[0], lambda x: self.network(self.encoder(x))[0], num_envs
         )
 
     def uniform(self, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[np.ndarray, float]:

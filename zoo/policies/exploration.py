@@ -110,11 +110,11 @@ class NoiseKnobs:
 
 
 def decayed(initial: float, final: float, kind: str, share: np.ndarray) -> np.ndarray:
-    """Return the value at fractions of its decay, clamped to [0, 1].
+    """Return the value at fractions p ≥ 0 of its decay; from 1 on it is ``final``.
 
     ``linear``: initial + (final − initial)·p. ``exponential``: initial·(final/initial)^p.
     """
-    p = np.clip(share, 0.0, 1.0)
+    p = np.minimum(share, 1.0)
     if kind == "exponential":
         return initial * (final / initial) ** p
     return initial + (final - initial) * p

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from zoo.core.protocols import Evaluation
 from zoo.functional import divergence
-from zoo.policies.acting import Actor, Network
+from zoo.policies.acting import CategoricalActor, ControlActor, GaussianActor, Network
 from zoo.policies.control import ControlPolicy, MLPKnobs
 from zoo.policies.dense import dense, linear_layers
 
@@ -94,14 +94,26 @@ class MLPPolicy(ControlPolicy):
 
     # Acting.
 
-    def actor(self, num_envs: int, steps: int = 1, rng: np.random.Generator | None = None) -> Actor:
+    def actor(
+        self, num_envs: int, steps: int = 1, rng: np.random.Generator | None = None
+    ) -> ControlActor:
         """Return what acts for one fragment; without ``rng`` it takes the likeliest action."""
-        return Actor(self, num_envs, steps, rng)
+        network = self.numpy_network(num_envs)
+        if self.discrete:
+            shape = (steps, num_envs, self.outputs)
+            return CategoricalActor(network, self.action_start, shape, rng)
+        log_std = self.log_std.detach().cpu().numpy()
+        return GaussianActor(network, log_std, (steps, num_envs, *self.action_shape), rng)
 
     def numpy_network(self, num_envs: int) -> Network:
         """Return the actor's forward from NumPy to NumPy, on the device of the parameters."""
+        return self.in_numpy(
+            self._acting_layers, lambda x: self._networks(x, "policy_layers")[0], num_envs
+        )
+
+    def _acting_layers(self) -> list[tuple[np.ndarray, np.ndarray]]:
         pairs = [*self._layers_of["trunk"], *self._layers_of["policy_layers"]]
-        return self.in_numpy(pairs, lambda x: self._networks(x, "policy_layers")[0], num_envs)
+        return [(weight.detach().numpy(), bias.detach().numpy()) for weight, bias in pairs]
 
     # Learning.
 

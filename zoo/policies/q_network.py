@@ -71,13 +71,13 @@ class QNetwork(nn.Module):
         q = self.value(x)[0] + advantage - advantage.mean(-1, keepdim=True)
         return q.view(*leading, self.actions)
 
-    def preference_layers(self) -> list[tuple[Tensor, Tensor]]:
-        """Return (weight, bias) of the layers whose outputs differ from Q by a term without a.
+    def preference_layers(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return (weight, bias) in NumPy of layers whose outputs differ from Q by a term without a.
 
         They say which action is best, and how much better, without the stream of V.
         """
-        trunk = self.trunk.layers() if hasattr(self, "trunk") else []
-        return [*trunk, *self.advantage.layers()]
+        trunk = self.trunk.numpy()[0] if hasattr(self, "trunk") else []
+        return [*trunk, *self.advantage.numpy()[0]]
 
 
 class QNetworkPolicy(ControlPolicy):
@@ -135,11 +135,7 @@ class QNetworkPolicy(ControlPolicy):
         self.exploration = make_exploration(
             exploration or ExplorationKnobs(), observation_space, self.actions
         )
-
-    @property
-    def stochastic(self) -> bool:
-        """Whether the policy has an action distribution."""
-        return self.exploration.temperature is not None
+        self.stochastic = self.exploration.temperature is not None
 
     # Acting.
 
@@ -151,7 +147,7 @@ class QNetworkPolicy(ControlPolicy):
 
     def numpy_network(self, num_envs: int) -> Network:
         """Return the values up to a term that is the same for all actions, from NumPy to NumPy."""
-        return self.in_numpy(self.network.preference_layers(), self.network, num_envs)
+        return self.in_numpy(self.network.preference_layers, self.network, num_envs)
 
     def uniform(self, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[np.ndarray, float]:
         """Draw actions uniformly, and their log-probability."""

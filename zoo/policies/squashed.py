@@ -1,21 +1,14 @@
 """The squashed Gaussian actor with twin critics: SAC's policy on a Box.
 
-    u ~ N(μ(s), σ(s)),   y = tanh u,   a = middle + half·y        (per dimension)
-    log π = Σ log N(u; μ, σ) − Σ log(1 − y²),   log(1 − tanh² u) = 2·(log 2 − u − softplus(−2u))
-
-(Haarnoja et al. 2018, arXiv:1812.05905, appendix C; the second form is exact where 1 − y² rounds to
-0.) Log-probabilities are densities of y, that is of the action scaled to [−1, 1]: Σ log(half) is
-left out. The density per environment unit would shift by it, and with it the entropy that a target
-of −dim(A), chosen for [−1, 1], is compared with: metres instead of millimetres would change the
-temperature. It is a constant: gradients, ratios and divergences are the same either way.
-
-log σ is clamped to [−20, 2] as in the authors' code and in Stable-Baselines3; a smooth bound would
-start at another deviation and change the published settings' meaning.
+The equations are in :mod:`zoo.policies.squashing`. Log-probabilities are densities of the action
+scaled to [−1, 1]; per environment unit they would be smaller by Σ log(half), and so would be the
+entropy that a target of −dim(A), chosen for [−1, 1], is compared with: whether an action is counted
+in metres or in millimetres would change the temperature. It is a constant: gradients, ratios and
+divergences are the same either way.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +23,12 @@ from zoo.policies.control import ControlPolicy, MLPKnobs
 from zoo.policies.critics import TwinCritics, smaller
 from zoo.policies.exploration import ActionNoise, NoiseKnobs
 from zoo.policies.off_policy_acting import BoxActor, warming_up
-from zoo.policies.squashing import LOG_STD_RANGE, ActionBounds, log_slope
+from zoo.policies.squashing import (
+    LOG_STD_RANGE,
+    ActionBounds,
+    squashed_log_prob,
+    squashed_sample,
+)
 from zoo.policies.stacked import Stacked
 
 if TYPE_CHECKING:
@@ -39,10 +37,6 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 __all__ = ["SquashedGaussianPolicy"]
-
-_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-#: the float32 next to 1; a stored action on its bound is read as tanh of 8.66
-_INSIDE = 1 - 2**-24
 
 
 class SquashedGaussianPolicy(ControlPolicy):
@@ -110,7 +104,7 @@ class SquashedGaussianPolicy(ControlPolicy):
     def numpy_network(self, num_envs: int) -> Network:
         """Return the actor's forward, μ and log σ beside each other, from NumPy to NumPy."""
         return self.in_numpy(
-            self.network.layers(), lambda x: self.network(self.encoder(x))[0], num_envs
+            lambda: self.network.numpy()[0], lambda x: self.network(self.encoder(x))[0], num_envs
         )
 
     def uniform(self, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[np.ndarray, float]:
@@ -129,9 +123,9 @@ class SquashedGaussianPolicy(ControlPolicy):
     # Learning.
 
     def distribution(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """Return μ and log σ of u for observations [..., *obs], [M, dim] each."""
+        """Return μ and log σ of u, not yet clamped, for observations [..., *obs]; [M, dim] each."""
         mean, log_std = self.network(self.encoder(observation))[0].chunk(2, 1)
-        return mean, log_std.clamp(*LOG_STD_RANGE)
+        return mean, log_std
 
     def sample(self, observation: Tensor) -> tuple[Tensor, Tensor]:
         """Draw actions with gradients (reparameterised), by torch's own generator.
@@ -148,15 +142,13 @@ class SquashedGaussianPolicy(ControlPolicy):
         log_prob : Tensor
             [...] float32, natural log, of the action scaled to [−1, 1].
         """
-        leading = self.leading(observation)
-        action, log_prob = self._draw(*self.distribution(observation))
-        return action.view(*leading, *self.bounds.shape), log_prob.view(leading)
+        return self._draw(observation, *self.distribution(observation))
 
-    def _draw(self, mean: Tensor, log_std: Tensor) -> tuple[Tensor, Tensor]:
-        noise = torch.randn_like(mean)
-        u = torch.addcmul(mean, log_std.exp(), noise)
-        log_prob = -(0.5 * noise.square() + log_std + log_slope(u)).sum(-1)
-        return self.bounds.unscaled(u.tanh()), log_prob - self.bounds.size * _HALF_LOG_2PI
+    def _draw(self, observation: Tensor, mean: Tensor, log_std: Tensor) -> tuple[Tensor, Tensor]:
+        y, log_prob = squashed_sample(mean, log_std)
+        leading = self.leading(observation)
+        action = self.bounds.unscaled(y).view(*leading, *self.bounds.shape)
+        return action, log_prob.view(leading)
 
     def q(
         self, observation: Tensor, action: Tensor, frozen: bool = False, count: int | None = None
@@ -189,10 +181,8 @@ class SquashedGaussianPolicy(ControlPolicy):
         evaluation : Evaluation
             [...] each: ``log_prob`` of the sampled action, ``entropy`` its negative.
         """
-        leading = self.leading(observation)
         mean, log_std = self.distribution(observation)
-        action, log_prob = self._draw(mean, log_std)
-        action, log_prob = action.view(*leading, *self.bounds.shape), log_prob.view(leading)
+        action, log_prob = self._draw(observation, mean, log_std)
         value = (
             self.critics(observation, action, frozen=True)
             if critics is None
@@ -200,7 +190,7 @@ class SquashedGaussianPolicy(ControlPolicy):
         )
         kl = None
         if reference is not None:
-            kl = self._divergence(mean, log_std, observation, reference).view(leading)
+            kl = self._divergence(mean, log_std, observation, reference)
         return smaller(value), Evaluation(log_prob, -log_prob, None, kl)
 
     def _divergence(
@@ -212,8 +202,10 @@ class SquashedGaussianPolicy(ControlPolicy):
     ) -> Tensor:
         """KL of the Gaussians of u, which a bijection of both leaves as it is."""
         with torch.no_grad():
-            other = reference.distribution(observation)
-        return divergence.gaussian(mean, log_std, *other)
+            ref_mean, ref_log_std = reference.distribution(observation)
+        deviations = log_std.clamp(*LOG_STD_RANGE), ref_log_std.clamp(*LOG_STD_RANGE)
+        kl = divergence.gaussian(mean, deviations[0], ref_mean, deviations[1])
+        return kl.view(self.leading(observation))
 
     def evaluate(
         self, batch: TensorDict, reference: SquashedGaussianPolicy | None = None
@@ -234,17 +226,13 @@ class SquashedGaussianPolicy(ControlPolicy):
             Leaves [B, T] float32; the entropy, which has no closed form, is −log π of one sample.
         """
         observation = batch["observation"]
-        leading = observation.shape[:2]
         mean, log_std = self.distribution(observation)
-        u = self.bounds.scaled(batch["action"]).clamp(-_INSIDE, _INSIDE).atanh()
-        scaled = (u - mean) * (-log_std).exp()
-        log_prob = -(0.5 * scaled.square() + log_std + log_slope(u)).sum(-1)
-        log_prob = log_prob - self.bounds.size * _HALF_LOG_2PI
-        entropy = -self._draw(mean, log_std)[1]
+        log_prob = squashed_log_prob(self.bounds.scaled(batch["action"]), mean, log_std)
+        _, sampled = self._draw(observation, mean, log_std)
         kl = None
         if reference is not None:
-            kl = self._divergence(mean, log_std, observation, reference).view(leading)
-        return Evaluation(log_prob.view(leading), entropy.view(leading), None, kl)
+            kl = self._divergence(mean, log_std, observation, reference)
+        return Evaluation(log_prob.view(observation.shape[:2]), -sampled, None, kl)
 
     @torch.no_grad()
     def log_prob(self, batch: TensorDict) -> Tensor:

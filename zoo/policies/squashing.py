@@ -1,4 +1,12 @@
-"""Squashing: tanh into [−1, 1], and from there to the bounds of a Box of actions and back."""
+"""Squashing: tanh into [−1, 1], and from there to the bounds of a Box of actions and back.
+
+    u ~ N(μ, σ),   y = tanh u,   a = middle + half·y        (per dimension)
+    log π(y) = Σ log N(u; μ, σ) − Σ log(1 − y²),   log(1 − y²) = 2·(log 2 − u − softplus(−2u))
+
+(Haarnoja et al. 2018, arXiv:1812.05905, appendix C; the second form is exact where 1 − y² rounds to
+0.) log σ is clamped to [−20, 2] as in the authors' code and in Stable-Baselines3; a smooth bound
+would start from another deviation, and published settings would mean something else.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +20,64 @@ from torch.nn import functional as F
 
 from zoo.errors import UserError
 
-__all__ = ["LOG_STD_RANGE", "ActionBounds", "log_slope"]
+__all__ = ["LOG_STD_RANGE", "ActionBounds", "squashed_log_prob", "squashed_sample"]
 
 #: bounds on log σ before squashing
 LOG_STD_RANGE = (-20.0, 2.0)
 
 
-def log_slope(u: Tensor) -> Tensor:
-    """Return log(1 − tanh² u) as 2·(log 2 − u − softplus(−2u)): finite and exact for any u."""
-    return 2 * (math.log(2) - u - F.softplus(-2 * u))
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+_LOG_2 = math.log(2)
+#: the float32 next to 1: an action on its bound is read as tanh of 8.66
+_INSIDE = 1 - 2**-24
+
+
+def squashed_sample(mean: Tensor, log_std: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw y = tanh(μ + σ·ε) with gradients, by torch's own generator.
+
+    Parameters
+    ----------
+    mean, log_std : Tensor
+        [M, dim] float32; log σ before it is clamped.
+
+    Returns
+    -------
+    y : Tensor
+        [M, dim] float32 within [−1, 1].
+    log_prob : Tensor
+        [M] float32, natural log of the density of y.
+    """
+    log_std, noise = log_std.clamp(*LOG_STD_RANGE), torch.randn_like(mean)
+    u = torch.addcmul(mean, log_std.exp(), noise)
+    terms = 0.5 * noise.square() + log_std + _log_slope(u)
+    return u.tanh(), -terms.sum(-1) - _HALF_LOG_2PI * mean.shape[-1]
+
+
+def squashed_log_prob(y: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Return the log-density of squashed actions, with gradients for mean and deviation.
+
+    Parameters
+    ----------
+    y : Tensor
+        [M, dim] float32; what is on its bound or beyond is read as the nearest float32 inside.
+    mean, log_std : Tensor
+        [M, dim] float32; log σ before it is clamped.
+
+    Returns
+    -------
+    Tensor
+        [M] float32, natural log.
+    """
+    log_std = log_std.clamp(*LOG_STD_RANGE)
+    u = y.clamp(-_INSIDE, _INSIDE).atanh()
+    scaled = (u - mean) * (-log_std).exp()
+    terms = 0.5 * scaled.square() + log_std + _log_slope(u)
+    return -terms.sum(-1) - _HALF_LOG_2PI * mean.shape[-1]
+
+
+def _log_slope(u: Tensor) -> Tensor:
+    """Return log(1 − tanh² u), finite and exact for any u."""
+    return 2 * (_LOG_2 - u - F.softplus(-2 * u))
 
 
 class ActionBounds:
