@@ -18,6 +18,7 @@ import numpy as np
 
 from zoo.benchmarks.candidates import CANDIDATES
 from zoo.benchmarks.experiments import PARTS, Experiment
+from zoo.benchmarks.intervals import detectable, fewest_tasks
 from zoo.benchmarks.student import t_quantile
 
 __all__ = ["STORED", "claimed", "main", "simulate", "tables", "write_page"]
@@ -36,15 +37,18 @@ _RUNS: dict[str, Sequence[int]] = {
     "profile": (5, 6, 8, 10, 20, 30),
 }
 _COMPARED = (5, 10)
+_DETECTABLE = (5, 6, 8, 10, 15, 20, 30, 50)
 
-#: part → the fewest runs for which it is claimed that intervals hold the true value 93 times of 100
-_FROM = {"level": 6, "difference": 5, "paired": 6, "aggregate": 6, "improvement": 5}
+#: part → the fewest runs for which it is claimed that 93 of 100 intervals hold the true value
+_FROM = {"level": 6, "difference": 5, "paired": 6, "improvement": 5}
 #: distributions that take more runs
 _LATER = {
     "level": {"a third fails": 8, "60 % at a ceiling": 8},
     "difference": {"a third fails – none fails": 8},
     "paired": {"a third fails – a fifth fails": 8},
 }
+#: the same for aggregates, over five tasks or more; that of the median is not claimed
+_AGGREGATES = {"difference of iqm": 5, "iqm": 6, "mean": 6, "optimality_gap": 8}
 _TITLES = {
     "level": "Level of one task: interquartile mean",
     "difference": "Difference of two groups on one task: interquartile means",
@@ -67,8 +71,9 @@ def simulate(repetitions: int = 4000) -> dict[str, Any]:
     Returns
     -------
     dict
-        What coverage.json holds: ``parts`` (part → experiment → runs → coverage of 1) and
-        ``candidates`` (method → part → runs → experiment → [coverage, median width]).
+        What coverage.json holds: ``parts`` (part → experiment → runs → coverage, of 1),
+        ``candidates`` (method → part → runs → experiment → [coverage, median width]) and
+        ``detectable`` (runs → difference, in standard deviations).
     """
     return {
         "numpy": np.__version__,
@@ -90,6 +95,7 @@ def simulate(repetitions: int = 4000) -> dict[str, Any]:
             }
             for method in CANDIDATES
         },
+        "detectable": {str(n): round(detectable(1.0, n), 3) for n in _DETECTABLE},
     }
 
 
@@ -100,19 +106,41 @@ def _compared(experiment: Experiment, runs: int, repetitions: int, method: str) 
 
 def claimed(part: str, experiment: str, runs: int) -> bool:
     """Whether it is claimed that 93 of 100 such intervals, or more, hold the true value."""
-    if part == "aggregate" and int(experiment.split(maxsplit=1)[0]) < 5:
-        return False
+    if part == "aggregate":
+        tasks, figure, _ = experiment.split(", ", 2)
+        fewest = _AGGREGATES.get(figure)
+        return (
+            fewest is not None
+            and runs >= fewest
+            and int(tasks.split(maxsplit=1)[0]) >= fewest_tasks()
+        )
     later = next((n for name, n in _LATER.get(part, {}).items() if experiment.startswith(name)), 0)
     return part in _FROM and runs >= max(_FROM[part], later)
 
 
 def tables(stored: Mapping[str, Any]) -> str:
     """Markdown tables of what coverage.json holds."""
-    lines: list[str] = []
+    lines = ["### The cells that are claimed", "", *_summary(stored["parts"]), ""]
     for part, experiments in stored["parts"].items():
         lines += [f"### {_TITLES[part]}", "", *_part(part, experiments), ""]
-    lines += ["### The methods that were tried", "", *_candidates(stored["candidates"])]
+    lines += ["### The methods that were tried", "", *_candidates(stored["candidates"]), ""]
+    lines += ["### The difference that is just told from none", "", *_detectable(stored)]
     return "\n".join(lines)
+
+
+def _summary(parts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[str]:
+    yield "| interval of | cells | lowest | highest | from 93 to 97 |"
+    yield "|---|---:|---:|---:|---:|"
+    rows: dict[str, list[float]] = {}
+    for part, experiments in parts.items():
+        for name, cells in experiments.items():
+            row = part if part != "aggregate" else f"aggregate: {name.split(', ', 2)[1]}"
+            held = [100 * c for n, c in cells.items() if claimed(part, name, int(n))]
+            rows.setdefault(row.replace("_", " "), []).extend(held)
+    for row, held in rows.items():
+        if held:
+            within = sum(93 <= c <= 97 for c in held)
+            yield f"| {row} | {len(held)} | {min(held):.1f} | {max(held):.1f} | {within} |"
 
 
 def _part(part: str, experiments: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
@@ -145,6 +173,13 @@ def _candidates(candidates: Mapping[str, Any]) -> Iterator[str]:
                 wide = f"×{width / best:.2f}" if width < 1000 else "×∞"
                 texts.append(f"{covered[0]:.0f}–{covered[-1]:.0f} {wide}")
         yield f"| {method} | {' | '.join(texts)} |"
+
+
+def _detectable(stored: Mapping[str, Any]) -> Iterator[str]:
+    found: Mapping[str, float] = stored["detectable"]
+    yield f"| runs in each group | {' | '.join(found)} |"
+    yield f"|---|{'---:|' * len(found)}"
+    yield f"| standard deviations | {' | '.join(f'{d:.2f}' for d in found.values())} |"
 
 
 def write_page(page: Path, stored: Mapping[str, Any]) -> None:

@@ -77,7 +77,7 @@ def _difference(x: str, y: str, ratio: int = 1) -> Experiment:
         truth = true_value(first, statistic) - true_value(second, statistic)
         return _held(*CANDIDATES[method](groups), truth)
 
-    return Experiment(_versus(x, y) + (f", {ratio} times the runs" if ratio > 1 else ""), run)
+    return Experiment(_versus(x, y) + (f" with {ratio} times the runs" if ratio > 1 else ""), run)
 
 
 def _paired(x: str, y: str, correlation: float) -> Experiment:
@@ -87,7 +87,7 @@ def _paired(x: str, y: str, correlation: float) -> Experiment:
 
     @lru_cache
     def truth() -> float:
-        return float(statistics.iqm(gaps(np.random.default_rng(0), (4_000_000,))[:, None]))
+        return float(statistics.iqm(gaps(np.random.default_rng(0), (1_000_000,))[:, None]))
 
     def run(generator: np.random.Generator, runs: int, repetitions: int, method: str) -> Cell:
         return _held(*CANDIDATES[method]([gaps(generator, (runs, repetitions))]), truth())
