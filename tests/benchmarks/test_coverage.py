@@ -87,6 +87,15 @@ def test_true_values_are_those_of_the_distributions():
     assert true_value(SHAPES["normal"]) == pytest.approx(0, abs=1e-9)
 
 
+def test_correlated_pairs_differ_by_less():
+    apart, close = (
+        experiment("paired", f"normal, both, correlation {r}").cell(8, 300).width
+        for r in (0.0, 0.9)
+    )
+    # standard deviations √2 and √0.2
+    assert close / apart == pytest.approx(math.sqrt(0.1), rel=0.1)
+
+
 def test_student_and_welch_are_the_textbooks():
     # mean 3, s² = 2.5, t(4) = 2.77645
     low, high = CANDIDATES["Student's t of means"]([column(1, 2, 3, 4, 5)])

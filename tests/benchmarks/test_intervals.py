@@ -220,6 +220,7 @@ def test_too_few_runs_give_no_interval():
     assert profile(few, [0.0]).low is None
     assert band(runs(4, 3)).low is None
     assert level(runs(4, 6)).low is None
+    assert difference(runs(4, 6), runs(9, 6)).low is None
     assert interval(mean, runs(1, 3)).low is None
     assert not level(few).flat
     assert not level(few).excludes(99)
