@@ -10,7 +10,7 @@ from zoo.benchmarks.aggregate import Aggregate, average
 from zoo.benchmarks.intervals import fewest_runs
 from zoo.benchmarks.origin import origin_notes, origin_section, settings_section
 from zoo.benchmarks.overview import overview_section, overview_verdicts
-from zoo.benchmarks.records import Collection, Note
+from zoo.benchmarks.records import Collection, Note, Run
 from zoo.benchmarks.report.page import Cell, Page, Row, Section, Table
 from zoo.benchmarks.task_section import figure, runs_anchor, task_section
 from zoo.benchmarks.tasks import Task, gather
@@ -22,11 +22,10 @@ __all__ = ["Options", "compare"]
 _METHOD = (
     "IQM is the interquartile mean: the mean of the middle half of the runs. An evaluation's value"
     " is the last one measured by the compared step, not the best one.",
-    "Intervals are 95 % intervals over runs (Yuen's for the IQM and for differences of IQMs; a"
-    " stratified bootstrap for averages over tasks and the probability of improvement, which is"
-    " P(X > Y) + ½ P(X = Y)). They hold the true value in 93–97 of 100 cases only where the runs"
-    " are many enough and their spread is not extreme: the documentation of the statistics has the"
-    " simulation. Bands are pointwise.",
+    "Intervals are 95 % intervals over runs: percentiles of the bootstrapped IQM, widened for few"
+    " runs, and Wilson's for the probability of improvement, which is P(X > Y) + ½ P(X = Y). How"
+    " often they hold the true value, for how many runs and which distributions, was simulated: the"
+    " documentation of the statistics has the table. Bands are pointwise.",
     "A threshold is passed when an evaluation first measures it or more; medians count runs that"
     " never did as later than all others. Seconds are of collecting and learning, without"
     " evaluation; in logs of other libraries they are whatever their log holds. Peak memory is that"
@@ -170,6 +169,13 @@ def _few(tasks: Sequence[Task]) -> list[str]:
     ]
 
 
+def _files(run: Run) -> Cell:
+    """Return where a run's files are, or the file of results that it was kept in."""
+    text = "/".join(run.source.parts[-3:])
+    kept = next((place for place in run.source.parents if place.is_file()), None)
+    return Cell(text, run.source if run.source.exists() else kept)
+
+
 def _runs_section(tasks: Sequence[Task]) -> Section:
     rows = []
     for task in tasks:
@@ -188,7 +194,7 @@ def _runs_section(tasks: Sequence[Task]) -> Section:
                     Cell(figure(run, task)),
                     Cell(duration(facts.get("wall_s"))),
                     Cell("–" if peak is None else f"{peak:.2f}"),
-                    Cell(run.source.name, run.source),
+                    _files(run),
                 )
                 anchor = runs_anchor(task, group) if place == 0 else ""
                 rows.append(Row(cells, anchor, group.colour))

@@ -106,10 +106,18 @@ class _Found:
 
 def _read_zoo_run(source: Source, argument: Argument) -> Collection:
     collection = zoo_runs.read_run(source.path, argument.label, argument.env)
-    label = manifests.label_of(source.path) if argument.label is None else None
-    if label is None:
+    entry = manifests.entry_of(source.path)
+    if entry is None:
         return collection
-    return replace(collection, runs=tuple(replace(r, label=label) for r in collection.runs))
+    runs = tuple(
+        replace(
+            run,
+            label=(argument.label is None and entry.label) or run.label,
+            facts={**run.facts, **({"command": entry.command} if entry.command else {})},
+        )
+        for run in collection.runs
+    )
+    return replace(collection, runs=runs)
 
 
 def _read_manifest(source: Source, argument: Argument) -> Collection:

@@ -4,32 +4,41 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zoo.benchmarks.readers.series import count
 from zoo.benchmarks.records import Note
 
-__all__ = ["label_of", "without_folder"]
+__all__ = ["Entry", "entry_of", "without_folder"]
 
 
-def label_of(folder: Path) -> str | None:
-    """Return what the nearest manifest above a run's folder calls it, None where there is none."""
+@dataclass(frozen=True)
+class Entry:
+    """What a bench folder says of one of its runs: its label, and the command that made it."""
+
+    label: str | None
+    command: str | None
+
+
+def entry_of(folder: Path) -> Entry | None:
+    """Return what the nearest manifest above a run's folder says of it, None where none does."""
     real = Path(os.path.realpath(folder))
     for above in real.parents:
-        runs = _runs(above)
-        if runs is not None:
-            for run in runs:
+        manifest = _manifest(above)
+        if manifest is not None:
+            for run in _runs(manifest):
                 if _folder(above, run) == str(real):
-                    label = run.get("label")
-                    return str(label) if label else None
+                    return Entry(run.get("label") or None, manifest.get("command"))
             return None
     return None
 
 
 def without_folder(folder: Path) -> list[Note]:
     """Return what to say about the runs of a bench folder that are not there to be read."""
-    missing = [run for run in _runs(folder) or [] if not _exists(folder, run)]
+    missing = [run for run in _runs(_manifest(folder) or {}) if not _exists(folder, run)]
     failed = [run for run in missing if run.get("status") == "failed"]
     notes = [
         Note(
@@ -45,14 +54,18 @@ def without_folder(folder: Path) -> list[Note]:
     return notes
 
 
-def _runs(folder: Path) -> list[dict[str, Any]] | None:
-    """Return what the manifest lists, None where the folder has none."""
+def _manifest(folder: Path) -> dict[str, Any] | None:
+    """Return the folder's manifest, None where it has none of ours."""
     try:
         manifest = json.loads((folder / "manifest.json").read_bytes())
-        listed = manifest["runs"] if "suite" in manifest else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         return None
-    return [run for run in listed if isinstance(run, dict)] if isinstance(listed, list) else None
+    ours = isinstance(manifest, dict) and "suite" in manifest
+    return manifest if ours and isinstance(manifest.get("runs"), list) else None
+
+
+def _runs(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [run for run in manifest.get("runs", []) if isinstance(run, dict)]
 
 
 def _folder(folder: Path, run: dict[str, Any]) -> str | None:

@@ -51,7 +51,9 @@ def write_results(collection: Collection, path: Path) -> None:
         "format": _FORMAT,
         "version": _VERSION,
         "shared": shared,
-        "runs": [_packed(run, shared) for run in runs],
+        "runs": [
+            _packed(run, shared, source) for run, source in zip(runs, _places(runs), strict=True)
+        ],
         # What has no source is about all runs together, and is said again when they are read.
         "notes": [[note.text, note.source.name] for note in collection.notes if note.source],
     }
@@ -109,9 +111,16 @@ def _shared(mappings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {k: v for k, v in first.items() if all(k in m and m[k] == v for m in mappings)}
 
 
-def _packed(run: Run, shared: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _places(runs: Sequence[Run]) -> list[str]:
+    """Return where each run is, seen from the folder that holds all of them."""
+    sources = [os.path.abspath(run.source) for run in runs]
+    above = os.path.commonpath([os.path.dirname(source) for source in sources]) if runs else ""
+    return [Path(os.path.relpath(source, above)).as_posix() for source in sources]
+
+
+def _packed(run: Run, shared: Mapping[str, Mapping[str, Any]], source: str) -> dict[str, Any]:
     packed = {name: getattr(run, name) for name in _PLAIN}
-    packed["source"] = Path(os.path.abspath(run.source)).name
+    packed["source"] = source
     packed["curves"] = {
         name: _rounded(_columns(thin(curve, _POINTS))) for name, curve in run.curves.items()
     }

@@ -95,8 +95,20 @@ def test_every_value_stands_in_the_table_of_runs_with_its_folder():
     page = page_of(group("a", CARTPOLE), group("b", CARTPOLE - 100))
     (table,) = tables(page, "Runs")
     assert column(table, "value") == [f"{v:.1f}" for v in (*CARTPOLE, *(CARTPOLE - 100))]
+    assert column(table, "files") == [
+        str(r.source) for r in (*group("a", CARTPOLE), *group("b", CARTPOLE - 100))
+    ]
+
+
+def test_runs_link_to_their_folder_or_to_the_file_that_kept_them(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "kept.results.json").write_text("{}")
+    places = [tmp_path / "folder", tmp_path / "kept.results.json" / "a" / "seed-0", tmp_path / "no"]
+    page = page_of([run("a", seed, [1, 2], source=place) for seed, place in enumerate(places)])
+    (table,) = tables(page, "Runs")
     targets = [row.cells[table.columns.index("files")].target for row in table.rows]
-    assert targets == [r.source for r in (*group("a", CARTPOLE), *group("b", CARTPOLE - 100))]
+    assert targets == [places[0], tmp_path / "kept.results.json", None]
+    assert column(table, "files")[1] == "kept.results.json/a/seed-0"
 
 
 def test_labels_in_tables_lead_to_their_runs():
