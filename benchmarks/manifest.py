@@ -118,7 +118,10 @@ class Manifest:
             with replacing(self.path) as file:
                 file.write(json.dumps(tree, indent=1, ensure_ascii=False).encode(errors="replace"))
         except OSError as error:
-            raise UserError(f"can't write {self.path}: {error.strerror}.") from error
+            raise UserError(
+                f"can't write {self.path}: {error.strerror}. When that is mended, the same command"
+                " goes on with what is there."
+            ) from error
 
 
 def now() -> str:

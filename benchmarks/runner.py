@@ -28,12 +28,20 @@ _ORPHANS_S = 120.0
 
 
 def plan(jobs: Sequence[Job], manifest: Manifest, out: Path) -> dict[str, Step]:
-    """Return what is to be done with each run, by its folder; see :mod:`zoo.benchmarks.life`."""
-    records = manifest.records
-    try:
-        return {j.folder: life.next_step(j, records[j.folder], out / j.folder) for j in jobs}
-    except OSError as error:
-        raise UserError(f"can't read the runs in {out}: {error}.") from error
+    """Return what is to be done with each run, by its folder; see :mod:`zoo.benchmarks.life`.
+
+    One that is found to be finished is so in the manifest, too, from now on.
+    """
+    steps = {}
+    for job in jobs:
+        record = manifest.records[job.folder]
+        try:
+            steps[job.folder] = life.next_step(job, record, out / job.folder)
+        except OSError as error:
+            raise UserError(f"can't read the run {out / job.folder}: {error}.") from error
+        if steps[job.folder] is Step.SKIP:
+            record.status, record.error = "finished", None
+    return steps
 
 
 def wait_for_orphans(jobs: Sequence[Job], out: Path) -> None:
@@ -99,9 +107,6 @@ class Runner:
         self.queue = deque(job for job in jobs if steps[job.folder] is not Step.SKIP)
         self.running: dict[str, tuple[Job, float]] = {}  # and when each began
         self.interrupts = self._heeded = 0
-        for job in jobs:
-            if steps[job.folder] is Step.SKIP:
-                manifest.records[job.folder].status = "finished"
 
     def run(self) -> None:
         """Start runs until all have ended, or Ctrl-C was heard and those under way have saved.

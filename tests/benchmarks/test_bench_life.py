@@ -14,9 +14,9 @@ from zoo.benchmarks.manifest import Record
 from zoo.errors import UserError
 
 
-@pytest.fixture
-def job(tmp_path):
-    return load(tmp_path, ROW).jobs[0]
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    return load(tmp_path_factory.mktemp("suite"), ROW).jobs[0]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -29,10 +30,14 @@ def _in_no_time(monkeypatch):
     monkeypatch.setattr(runners, "_POLL_S", 0.0)
 
 
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    return load(tmp_path_factory.mktemp("suite"), ROW, seeds=3)
+
+
 @pytest.fixture
-def bench(tmp_path):
+def bench(tmp_path, suite):
     """Return a function that executes a suite of one row and three seeds with a pretender."""
-    suite = load(tmp_path, ROW, seeds=3)
     out = tmp_path / "out"
     out.mkdir()
 
@@ -179,20 +184,23 @@ def test_a_run_whose_bench_was_killed_is_resumed(bench):
     assert json.loads((bench.out / "manifest.json").read_text())["runs"][0]["attempts"] == 2
 
 
+def test_a_run_that_finished_though_nobody_noted_it_counts_as_ended(bench, capsys):
+    write_run(bench.out / bench.folders[0], bench.jobs[0], "finished", saved=True)
+    bench(finishing(bench))
+    assert "2 of 3 runs ended" in capsys.readouterr().out
+    assert statuses(bench.out) == ["finished"] * 3
+
+
 def test_a_manifest_keeps_the_runs_of_an_earlier_selection(bench):
     bench(finishing(bench), jobs=bench.jobs[:1])
     bench(finishing(bench), jobs=bench.jobs[2:])
     assert statuses(bench.out) == ["finished", "waiting", "finished"]
 
 
-def test_another_suites_folder_is_refused(tmp_path, bench):
+def test_another_suites_folder_is_refused(bench, suite):
     bench(finishing(bench))
-    file = tmp_path / "other.yaml"
-    (tmp_path / "own.yaml").rename(file)
-    from zoo.benchmarks import suite as suites
-
     with pytest.raises(UserError, match="holds the results of the suite own: .* for other"):
-        Manifest(bench.out, suites.load(str(file)))
+        Manifest(bench.out, replace(suite, name="other"))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"suite": {"name": "own"}, "runs": [1]}'])
@@ -261,10 +269,10 @@ def test_the_tail_of_the_metrics_says_how_far_a_run_is(tmp_path, bench):
     assert (tail.spent, tail.evaluation) == (0.75, 20.0)
 
 
-def test_the_time_left_is_what_finished_runs_took(bench, monkeypatch):
+def test_the_time_left_is_what_finished_runs_took(bench, suite, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    manifest = Manifest(bench.out, load(bench.out.parent, ROW, seeds=3))
+    manifest = Manifest(bench.out, suite)
     progress = Progress(bench.jobs, manifest.records, bench.out, 1)
     first, second, _ = bench.jobs
     records = manifest.records
