@@ -308,7 +308,8 @@ class UCB:
     ) -> None:
         """Choose and count, one environment after the other."""
         for i, key in enumerate(self._bins(observation)):
-            counts = self._counts[self._row(key.tobytes())]
+            row = self._row(key.tobytes())  # which may replace the table, so it comes first
+            counts = self._counts[row]
             untried = counts == 0
             if untried.any():
                 scores = np.where(untried, value[i], -np.inf)

@@ -110,13 +110,14 @@ class ActionBounds:
             raise UserError(f"{algorithm} needs continuous actions, a Box (got {space}).")
         self.low = space.low.reshape(-1).astype(np.float32)
         self.high = space.high.reshape(-1).astype(np.float32)
-        self.middle, self.half = 0.5 * (self.low + self.high), 0.5 * (self.high - self.low)
-        if not (np.isfinite(self.half).all() and (self.half > 0).all()):
+        finite = np.isfinite(self.low) & np.isfinite(self.high)
+        if not (finite & (self.low < self.high)).all():
             raise UserError(
                 f"{algorithm} squashes actions into their bounds, which must be finite and apart"
                 f" (got {space}): wrap the environment in gymnasium.wrappers.RescaleAction or give"
                 " its action space bounds, or use algo=ppo."
             )
+        self.middle, self.half = 0.5 * (self.low + self.high), 0.5 * (self.high - self.low)
         self.shape: tuple[int, ...] = tuple(space.shape)
         self.size = int(np.prod(self.shape, dtype=int))
         self._unit = bool((self.middle == 0).all() and (self.half == 1).all())
