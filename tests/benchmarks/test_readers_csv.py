@@ -173,6 +173,7 @@ def test_a_chart_that_wandb_exported_is_read(table):
     (run,) = read([table(EXPORT)]).runs
     assert (run.label, run.env, run.seed, run.kind) == ("CleanRL ppo", "CartPole-v1", 3, "wandb")
     assert (run.unit, points(run, "training")) == ("steps", [(1, 4), (3, 6)])
+    assert not run.named
 
 
 def test_the_axis_of_an_exported_chart_tells_what_steps_count(table):
@@ -182,6 +183,7 @@ def test_the_axis_of_an_exported_chart_tells_what_steps_count(table):
         ("X", 1, "environment steps", [(10, 1)]),
         ("X", 2, "environment steps", [(20, 2)]),
     ]
+    assert all(run.named for run in read([f"X@CartPole-v1={table(text)}"]).runs)
     text = "Step,ppo-CartPole-v1-4 - eval/return_mean\n1,5\n2,NaN\n"
     (run,) = read([table(text)]).runs
     assert (run.label, run.seed, run.unit, run.status) == ("PPO", 4, "updates", "diverged")

@@ -66,7 +66,7 @@ def test_runs_come_back_as_they_were(tmp_path, name):
         run_of(2, label="other", settings={"algo.lr": 0.1}, status="diverged", curves={}),
         run_of(None, env="Acrobot-v1", kind="csv", unit="steps", metric="accuracy", facts={}),
     )
-    path = tmp_path / "sub" / name
+    path = tmp_path / "new" / "sub" / name
     write_results(Collection(runs, (Note("careful", Path("runs/ppo-1")), Note("so"))), path)
     collection = read([str(path)])
     assert len(collection.runs) == 3

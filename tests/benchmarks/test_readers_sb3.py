@@ -73,6 +73,10 @@ def test_a_monitor_file_that_was_continued_has_one_clock(folder):
 def test_the_task_that_the_monitor_names_goes_before_the_path_s(folder):
     monitor(folder / "monitor.csv", [(1.0, 10, 1.0)], env="Acrobot-v1")
     assert only(folder).env == "Acrobot-v1"
+    collection = read([f"A@Other-v1={folder}"])  # and a person's word before both, with a note
+    assert collection.runs[0].env == "Other-v1"
+    assert "its own files say Acrobot-v1" in texts(collection)
+    assert texts(read([f"A@Acrobot-v1={folder}"])) == ""
 
 
 def test_monitors_of_two_tasks_in_one_folder_are_refused(folder):
