@@ -190,7 +190,9 @@ def _comparisons(task: Task, compared: Sequence[Pair]) -> Table:
         "paired by seed",
         "outside noise",
     )
-    return Table(columns, rows, f"Comparisons at {_where(task)}.")
+    paired = " Paired ones are the IQM of the differences between runs of one seed."
+    caption = f"Comparisons at {_where(task)}.{paired if any(p.paired for p in compared) else ''}"
+    return Table(columns, rows, caption)
 
 
 def _costs(task: Task, threshold: float | None, baseline: str | None) -> Table:

@@ -21,6 +21,8 @@ COUNTED = ("finished", "unknown")
 #: ends that differ by no more than this are the same; a measurement may lie that far past the
 #: compared step, and so far before it without a note
 _SAME, _PAST, _BEFORE = 1.02, 1.05, 0.9
+#: the kinds of runs that are not ours, in words
+_PROGRAMS = {"csv": "CSV", "sb3": "SB3", "tensorboard": "TensorBoard", "wandb": "W&B"}
 #: settings that do not change what is learned
 _INCIDENTAL = ("seed", "run_dir", "threads", "logger", "checkpoint", "eval", "made_with")
 
@@ -132,7 +134,7 @@ def gather(runs: Sequence[Run], at: float | None = None) -> tuple[tuple[Task, ..
         In the order in which they were named.
     """
     notes: list[Note] = []
-    labelled = _split_labels([_in_capitals(run) for run in runs], notes)
+    labelled = _split_labels(_split_kinds([_in_capitals(run) for run in runs]), notes)
     colours = {label: i for i, label in enumerate(dict.fromkeys(r.label for r in labelled))}
     envs = dict.fromkeys(r.env for r in labelled)
     tasks: list[Task] = []
@@ -163,6 +165,20 @@ def _in_capitals(run: Run) -> Run:
     """Write an algorithm's name as papers do where nobody chose another label."""
     own = not run.named and run.label == run.settings.get("algo.name")
     return replace(run, label=run.label.upper()) if own else run
+
+
+def _split_kinds(runs: Sequence[Run]) -> list[Run]:
+    """Tell runs apart that different programs wrote under one name which nobody chose."""
+    kinds: dict[tuple[str, str], set[str]] = {}
+    for run in runs:
+        kinds.setdefault((run.label, run.env), set()).add(run.kind)
+    mixed = {label for (label, _), found in kinds.items() if len(found) > 1}
+    return [
+        replace(run, label=f"{run.label} ({_PROGRAMS[run.kind]})")
+        if run.label in mixed and run.kind in _PROGRAMS and not run.named
+        else run
+        for run in runs
+    ]
 
 
 def _split_labels(runs: Sequence[Run], notes: list[Note]) -> list[Run]:

@@ -80,6 +80,15 @@ def test_runs_trained_with_other_settings_are_told_apart_by_those():
     assert [len(g.members) for g in task.groups] == [2, 2]
 
 
+def test_runs_that_other_programs_wrote_under_the_same_name_are_told_apart():
+    ours = run("ppo", 0, [1, 2], settings={"algo.name": "ppo"})
+    theirs = run("PPO", 0, [3, 4], kind="csv", status="unknown")
+    chosen = run("PPO", 1, [5, 6], kind="csv", status="unknown", named=True)
+    assert [g.label for g in gather([ours, theirs])[0][0].groups] == ["PPO", "PPO (CSV)"]
+    assert [g.label for g in gather([ours, chosen])[0][0].groups] == ["PPO"]
+    assert [g.label for g in gather([theirs])[0][0].groups] == ["PPO"]
+
+
 def test_settings_that_change_nothing_learned_do_not_split_a_group():
     settings = [
         {"algo.name": "ppo", "seed": s, "run_dir": f"r{s}", "eval.every": s + 1, "threads": s}
