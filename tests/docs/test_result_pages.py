@@ -35,7 +35,7 @@ def test_a_page_of_results_is_what_its_command_writes(page, tmp_path, monkeypatc
 def test_the_results_in_the_readme_stand_in_these_pages():
     readme = (ROOT / "README.md").read_text("utf-8")
     section = readme.partition("## Results")[2].partition("\n## ")[0]
-    quoted = [words(line[2:]) for line in re.split(r"\n(?=\* )", section) if line.startswith("* ")]
+    quoted = [words(text) for text in re.findall(r"^\* ((?:.+\n)+?)(?=\* |\n)", section, re.M)]
     assert len(quoted) >= 4
     pages = " ".join(words(page.read_text("utf-8")) for page in PAGES)
     for sentence in quoted:
