@@ -99,7 +99,7 @@ def compare(collection: Collection, options: Options | None = None) -> Page:
     return Page(
         title=options.title or _title(tasks),
         subtitle=_subtitle(tasks),
-        verdicts=tuple(_verdicts(tasks, compared, averaged)),
+        verdicts=tuple(_verdicts(tasks, compared, averaged, options.baseline)),
         notes=(*options.remarks, *notes),
         sections=tuple(sections),
         footer=(*_METHOD, *([made.strip()] if made else [])),
@@ -145,12 +145,14 @@ def _verdicts(
     tasks: Sequence[Task],
     compared: Mapping[str, Sequence[verdicts.Pair]],
     averaged: Aggregate | None,
+    baseline: str | None,
 ) -> list[str]:
     said = list(overview_verdicts(averaged)) if averaged else []
     decided = [(p, t) for t in tasks for p in compared[t.env] if p.decided]
     open_ = [(p, t) for t in tasks for p in compared[t.env] if not p.decided]
     said += [verdicts.sentence(p, t) for p, t in (*decided, *open_)]
     for task in tasks:
+        said += verdicts.speeds(task, baseline)
         said += verdicts.gains(task) or verdicts.levels(task)
     return said
 

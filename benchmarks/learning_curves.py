@@ -10,9 +10,17 @@ import numpy as np
 from zoo.benchmarks.intervals import band
 from zoo.benchmarks.records import Curve, Run
 from zoo.benchmarks.report.page import Series, Trace
-from zoo.benchmarks.tasks import Group
+from zoo.benchmarks.tasks import Group, Task
 
-__all__ = ["Passing", "over_steps", "over_time", "passing", "speed"]
+__all__ = [
+    "Passing",
+    "median_speed",
+    "over_steps",
+    "over_time",
+    "passing",
+    "speed",
+    "speed_unit",
+]
 
 #: points of a common axis where the runs were measured at different places
 _POINTS = 80
@@ -121,6 +129,20 @@ def _median(values: Sequence[float]) -> float | None:
         return None
     middle = sorted(values)[len(values) // 2]
     return middle if np.isfinite(middle) else None
+
+
+def median_speed(group: Group) -> float | None:
+    """Return the median of the members' speeds, of those known."""
+    known = [s for m in group.members if (s := speed(m.run, m.curve)) is not None]
+    return float(np.median(known)) if known else None
+
+
+def speed_unit(task: Task) -> str:
+    """Return what the speeds of a task count."""
+    runs = [m.run for g in task.compared for m in g.members]
+    if any(run.facts.get("tokens") for run in runs):
+        return "tokens/s"
+    return "updates/s" if task.unit == "updates" else "steps/s"
 
 
 def speed(run: Run, curve: Curve) -> float | None:

@@ -62,7 +62,7 @@ class Run:
     source : Path
         Its folder or file.
     kind : str
-        Who wrote it: ``zoo``, ``csv``, ``sb3``, ``tensorboard``, ``wandb``.
+        Who wrote it: ``zoo``, ``csv``, ``sb3``, ``tensorboard``, ``wandb``, ``peers``.
     unit : str
         What steps count: ``environment steps``, ``updates``, or ``steps`` where it is not known.
     metric : str

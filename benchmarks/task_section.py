@@ -9,7 +9,13 @@ import numpy as np
 from zoo.benchmarks import verdicts
 from zoo.benchmarks.estimate import Estimate
 from zoo.benchmarks.intervals import level
-from zoo.benchmarks.learning_curves import over_steps, over_time, passing, speed
+from zoo.benchmarks.learning_curves import (
+    median_speed,
+    over_steps,
+    over_time,
+    passing,
+    speed_unit,
+)
 from zoo.benchmarks.records import Run
 from zoo.benchmarks.references import reference
 from zoo.benchmarks.report.page import Cell, Chart, Intervals, Level, Row, Section, Table, Whisker
@@ -196,10 +202,8 @@ def _comparisons(task: Task, compared: Sequence[Pair]) -> Table:
 
 
 def _costs(task: Task, threshold: float | None, baseline: str | None) -> Table:
-    rates = {g.label: _rate(task, g) for g in task.compared}
+    rates = {g.label: median_speed(g) for g in task.compared}
     base = rates.get(baseline) if baseline else None
-    text = any(m.run.facts.get("tokens") for g in task.compared for m in g.members)
-    unit = "tokens/s" if text else "updates/s" if task.unit == "updates" else "steps/s"
     rows = []
     for group in task.compared:
         rate = rates[group.label]
@@ -224,19 +228,13 @@ def _costs(task: Task, threshold: float | None, baseline: str | None) -> Table:
                 Cell(duration(passed.seconds)),
             ]
         rows.append(Row(tuple(cells), colour=group.colour))
-    columns = ["label", f"{unit} (median)", "time (median)", "peak GiB (largest)"]
+    columns = ["label", f"{speed_unit(task)} (median)", "time (median)", "peak GiB (largest)"]
     if base:
         columns.insert(2, f"against {baseline}")
     if threshold is not None:
         reached = f"reached {value(threshold, task.percent)}"
         columns += [reached, f"{task.unit} to it (median)", "time to it (median)"]
     return Table(tuple(columns), tuple(rows), "What the runs took.")
-
-
-def _rate(task: Task, group: Group) -> float | None:
-    rates = [speed(m.run, m.curve) for m in group.members]
-    known = [r for r in rates if r is not None]
-    return float(np.median(known)) if known else None
 
 
 def _seconds(run: Run, task: Task) -> float | None:

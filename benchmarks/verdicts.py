@@ -15,11 +15,12 @@ from zoo.benchmarks.intervals import (
     improvement,
     level,
 )
+from zoo.benchmarks.learning_curves import median_speed, speed_unit
 from zoo.benchmarks.references import Published, reference
 from zoo.benchmarks.tasks import Group, Task
 from zoo.benchmarks.wording import interval, number, plural, signed, value
 
-__all__ = ["Pair", "beside", "chance", "gains", "levels", "pairs", "sentence"]
+__all__ = ["Pair", "beside", "chance", "gains", "levels", "pairs", "sentence", "speeds"]
 
 #: with more groups than this on a task, only the best one is compared with the others
 _ALL_PAIRS = 4
@@ -188,6 +189,26 @@ def gains(task: Task) -> list[str]:
             f" {value(before.value, True)} → {value(after.value, True)},"
             f" {signed(gain.value, True)} {interval(gain.low, gain.high, True, sign=True)} points"
             f" ({plural(len(starts), 'seed')}{_at(task)})."
+        )
+    return said
+
+
+def speeds(task: Task, baseline: str | None) -> list[str]:
+    """Say how fast each group was beside the baseline."""
+    base = task.group(baseline) if baseline else None
+    reference_speed = median_speed(base) if base else None
+    if base is None or not reference_speed:
+        return []
+    said = []
+    for group in task.compared:
+        found = median_speed(group)
+        if group is base or found is None:
+            continue
+        runs = plural(min(len(group.members), len(base.members)), "run")
+        said.append(
+            f"{group.label} takes {found / reference_speed:.2f} times the {speed_unit(task)} of"
+            f" {base.label} on [{task.env}](#{task.anchor}): {found:,.0f} against"
+            f" {reference_speed:,.0f} (medians of {runs})."
         )
     return said
 

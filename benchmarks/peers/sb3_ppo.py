@@ -180,7 +180,7 @@ def _run(side: str, arguments: argparse.Namespace, seed: int, result: dict[str, 
         env="CartPole-v1",
         seed=seed,
         source=Path(f"{side}-{seed}"),
-        kind="zoo" if side == "ours" else "sb3",
+        kind="peers",  # one clock for both
         unit="environment steps",
         metric="return",
         curves={"evaluation": end},

@@ -132,6 +132,8 @@ def test_a_baseline_gives_speeds_relative_to_it():
     costs = next(t for t in tables(page, "CartPole-v1") if "against b" in t.columns)
     assert column(costs, "steps/s (median)") == ["3,000", "1,500"]
     assert column(costs, "against b") == ["2.00 ×", "1.00 ×"]
+    said = "a takes 2.00 times the steps/s of b on [CartPole-v1](#task-cartpole-v1): 3,000 against"
+    assert any(v.startswith(said) for v in page.verdicts)
 
 
 def test_thresholds_are_known_or_given():
