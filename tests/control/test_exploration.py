@@ -187,6 +187,14 @@ def test_a_box_is_cut_into_bins_between_its_bounds_or_within_the_span() -> None:
     assert strategy._bins(np.float32([[-0.1, -0.1], [0.1, 3.9]])).tolist() == [[0, 0], [1, 1]]
 
 
+def test_normalised_observations_are_counted_within_the_span() -> None:
+    far, knobs = spaces.Box(900, 1000, (1,)), ExplorationKnobs("ucb", bins=2, span=1.0)
+    for normalised, expected in ((False, [[0], [0]]), (True, [[0], [1]])):
+        shape = MLPKnobs(hidden_sizes=(8,), normalize_observation=normalised)
+        policy: Any = QNetworkPolicy(far, DISCRETE, shape, exploration=knobs)
+        assert policy.exploration._bins(np.float32([[-0.5], [0.5]])).tolist() == expected
+
+
 def test_counts_grow_without_bound_and_survive_a_save() -> None:
     strategy = UCB(ExplorationKnobs("ucb", bins=1000), spaces.Box(0, 1, (2,)), 3)
     rng = np.random.default_rng(0)

@@ -386,6 +386,28 @@ def test_a_q_network_with_a_temperature_is_a_softmax_policy() -> None:
 # The protocol.
 
 
+def test_critics_learn_unless_they_are_frozen_and_start_with_the_documented_gain() -> None:
+    orthogonal = MLPKnobs(hidden_sizes=(16,))
+    for kind in ("squashed", "deterministic", "categorical"):
+        policy = POLICIES[kind](orthogonal)
+        batch = batch_of(policy)
+        pair = batch["observation"], batch["action"]
+        assert policy.q(*pair).requires_grad and not policy.q(*pair, frozen=True).requires_grad
+        first, last = policy.critics.networks.weights
+        singular = torch.linalg.svdvals
+        rank = min(first.shape[1:])
+        torch.testing.assert_close(singular(first[1]), torch.full((rank,), 2**0.5))
+        torch.testing.assert_close(singular(last[1]), torch.ones(last.shape[1]))
+        torch.testing.assert_close(
+            singular(policy.network.weights[-1][0]), torch.full((policy.outputs,), 0.01)
+        )
+    for kind in ("q", "dueling"):
+        for name, network in POLICIES[kind](orthogonal).network.named_children():
+            gain = 2**0.5 if name == "trunk" else 1.0
+            values = torch.linalg.svdvals(network.weights[-1][0])
+            torch.testing.assert_close(values, torch.full_like(values, gain))
+
+
 @pytest.mark.parametrize("kind", POLICIES)
 def test_parameter_groups_hold_every_parameter_once(kind: str) -> None:
     policy = POLICIES[kind]()

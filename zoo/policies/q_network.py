@@ -132,9 +132,10 @@ class QNetworkPolicy(ControlPolicy):
         self.action_start, self.actions = int(action_space.start), int(action_space.n)
         self.warmup = warmup
         self.network = QNetwork(self.encoder, self.actions, self.config, dueling)
-        self.exploration = make_exploration(
-            exploration or ExplorationKnobs(), observation_space, self.actions
-        )
+        seen = observation_space
+        if self.normalizer is not None:  # what is normalised has left the bounds of its space
+            seen = spaces.Box(-np.inf, np.inf, self.encoder.shape)
+        self.exploration = make_exploration(exploration or ExplorationKnobs(), seen, self.actions)
         self.stochastic = self.exploration.temperature is not None
 
     # Acting.
