@@ -15,7 +15,7 @@ from replayed import Step, Streams, expected, fragment
 from tensordict import TensorDict
 
 from zoo.core.batch import BatchError
-from zoo.core.replay import PriorityKnobs, ReplayBuffer
+from zoo.core.replay import PriorityKnobs, ReplayBuffer, ReplayKnobs
 from zoo.core.transitions import TransitionRing
 from zoo.errors import UserError
 from zoo.policies.mlp import MLPPolicy
@@ -457,6 +457,7 @@ def test_uniform_draws_are_uniform():
         ({"learning_starts": 101}, "learning_starts=101 is more than the replay's capacity=100"),
         ({"n_step": 101}, "n_step=101 is more than the replay's capacity=100"),
         ({"n_step": 0}, "n_step ≥ 1"),
+        ({"learning_starts": -1}, "learning_starts ≥ 0"),
         ({"gamma": 1.1}, "0 ≤ gamma ≤ 1"),
         ({"updates_per_step": 0}, "updates_per_step > 0"),
     ],
@@ -464,6 +465,27 @@ def test_uniform_draws_are_uniform():
 def test_numbers_that_make_no_sense_are_refused(wrong, message):
     with pytest.raises(UserError, match=message):
         replay(**wrong)
+
+
+def test_knobs_that_make_no_sense_are_refused_before_there_are_data():
+    with pytest.raises(UserError, match="batch_size=256 is more than the replay's capacity=200"):
+        ReplayKnobs(capacity=200)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_knobs_build_the_buffer_that_they_describe(alpha):
+    priority = PriorityKnobs(alpha=alpha)
+    knobs = ReplayKnobs(50, 5, 3, learning_starts=7, updates_per_step=0.5, priority=priority)
+    buffer, streams = knobs.build(0.9, seed=4), Streams(1)
+    options: dict[str, Any] = {"n_step": 3, "learning_starts": 7, "updates_per_step": 0.5}
+    again = replay(50, 5, seed=4, priority=priority if alpha else None, **options)
+    for _ in range(30):
+        batch = streams.fragment(1)
+        buffer.extend(batch)
+        again.extend(batch)
+        parts = list(buffer.minibatches())
+        for one, other in zip(parts, again.minibatches(), strict=True):
+            assert all(torch.equal(leaf, other[key]) for key, leaf in one.items())
 
 
 def test_a_capacity_of_fewer_than_n_steps_of_each_environment_is_refused():
