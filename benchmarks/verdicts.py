@@ -187,10 +187,14 @@ def gains(task: Task) -> list[str]:
         said.append(
             f"{group.label} on [{task.env}](#{task.anchor}):"
             f" {value(before.value, True)} → {value(after.value, True)},"
-            f" {signed(gain.value, True)} {interval(gain.low, gain.high, True, sign=True)} points"
+            f" {signed(gain.value, True)}{_spread(gain)} points"
             f" ({plural(len(starts), 'seed')}{_at(task)})."
         )
     return said
+
+
+def _spread(gain: Estimate) -> str:
+    return f" {interval(gain.low, gain.high, True, sign=True)}" if gain.low is not None else ""
 
 
 def speeds(task: Task, baseline: str | None) -> list[str]:

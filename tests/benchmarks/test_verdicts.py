@@ -108,6 +108,12 @@ def test_a_gain_is_told_from_where_each_run_started():
     )
 
 
+def test_a_gain_of_few_runs_has_no_interval():
+    runs = [run("a", s, [0.4, 0.7], steps=[0, 100], metric="accuracy", env="g") for s in range(2)]
+    (text,) = gains(task_of(runs))
+    assert "70.0 %, +30.0 points (2 seeds" in text
+
+
 def test_no_gain_is_told_where_the_start_was_not_measured():
     runs = [run("a", s, [0.4, 0.7], metric="accuracy", env="g") for s in range(5)]
     assert gains(task_of(runs)) == []

@@ -168,6 +168,7 @@ def _report(out: Path) -> None:
     from zoo.benchmarks.comparison import Options, compare
     from zoo.benchmarks.readers import read
     from zoo.benchmarks.report import write
+    from zoo.cli.report import announce
 
     file = out / "report.html"
     command = shlex.join(["zoo", "report", str(out), "-o", str(file)])
@@ -177,9 +178,7 @@ def _report(out: Path) -> None:
     except UserError as error:
         print(f"no report: {error}")
         return
-    for sentence in page.verdicts:
-        print(f"* {sentence}")
-    print(f"report: {' and '.join(map(str, written[:2]))}")
+    announce(page, written)
 
 
 def _make(out: Path) -> None:

@@ -19,9 +19,14 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["add_arguments", "run"]
+if TYPE_CHECKING:
+    from zoo.benchmarks.report.page import Page
+
+__all__ = ["add_arguments", "announce", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +64,6 @@ def run(arguments: argparse.Namespace) -> int:
     from zoo.benchmarks.comparison import Options, compare
     from zoo.benchmarks.readers import read
     from zoo.benchmarks.report import write
-    from zoo.benchmarks.wording import without_links
 
     collection = read(arguments.runs)
     page = compare(
@@ -78,13 +82,19 @@ def run(arguments: argparse.Namespace) -> int:
 
         write_results(collection, arguments.export)
         print(f"runs: {arguments.export}")
-    written = write(page, arguments.out)
+    announce(page, write(page, arguments.out))
+    return 0
+
+
+def announce(page: Page, written: Sequence[Path]) -> None:
+    """Print what a report says first, and where it is."""
+    from zoo.benchmarks.wording import without_links
+
     for sentence in page.verdicts:
         print(f"* {without_links(sentence)}")
     for note in page.notes:
         print(f"note: {without_links(note)}")
     print(f"report: {' and '.join(map(str, written[:2]))}")
-    return 0
 
 
 def _positive(text: str) -> float:
