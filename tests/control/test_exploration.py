@@ -101,10 +101,13 @@ def test_frequencies_and_log_probabilities_of_epsilon_greedy() -> None:
 def test_decay_of_epsilon_by_hand() -> None:
     share = np.array([0.0, 0.5, 1.0, 3.0])
     assert decayed(1.0, 0.1, "linear", share).tolist() == pytest.approx([1.0, 0.55, 0.1, 0.1])
-    assert decayed(1.0, 0.01, "exponential", share).tolist() == pytest.approx([1, 0.1, 0.01, 0.01])
+    falling = decayed(0.4, 0.1, "exponential", share)
+    assert falling.tolist() == pytest.approx([0.4, 0.2, 0.1, 0.1])
     strategy = EpsilonGreedy(ExplorationKnobs(final=0.0, fraction=0.1))
     done = np.array([0, 25, 50, 100, 900])
     assert strategy.epsilon(done, 1_000).tolist() == pytest.approx([1.0, 0.75, 0.5, 0.0, 0.0])
+    falling = ExplorationKnobs(initial=0.4, final=0.1, fraction=1.0, schedule="exponential")
+    assert EpsilonGreedy(falling).epsilon(np.array([500]), 1_000).tolist() == pytest.approx([0.2])
     at_once = EpsilonGreedy(ExplorationKnobs(final=0.3, fraction=0.0))
     assert at_once.epsilon(done, 1_000).tolist() == pytest.approx([0.3] * 5)
 
@@ -181,6 +184,8 @@ def test_a_box_is_cut_into_bins_between_its_bounds_or_within_the_span() -> None:
     seen = np.float32([[0, -1], [1.99, -0.61], [2, -0.59], [10, 1], [99, 99], [-1, -99]])
     expected = [[0, 0], [0, 0], [1, 1], [4, 4], [4, 4], [0, 0]]
     assert strategy._bins(seen).tolist() == expected
+    half = UCB(ExplorationKnobs("ucb", bins=2), spaces.Box(low[:1], np.float32([np.inf])), 2)
+    assert half._bins(np.float32([[-0.1], [0.1]])).tolist() == [[0], [1]]  # 0 … ∞ is no range
     # CartPole's speeds are bounded by the largest float32, which is no bound to count within
     wide = np.float32([3e38, 4])
     strategy = UCB(ExplorationKnobs("ucb", bins=2, span=2.0), spaces.Box(-wide, wide), 2)
@@ -208,6 +213,15 @@ def test_counts_grow_without_bound_and_survive_a_save() -> None:
         values, seen = rng.random((30, 3)), rng.random((30, 2))
         assert np.array_equal(strategy.visits(seen), again.visits(seen))
         assert np.array_equal(choose(strategy, values, seen), choose(again, values, seen))
+
+
+def test_counts_of_discrete_observations_survive_a_save() -> None:
+    strategy, again = (UCB(ExplorationKnobs("ucb"), spaces.Discrete(9), 3) for _ in range(2))
+    choose(strategy, np.tile(VALUES[:3], (5, 1)), np.array([1, 8, 1, 4, 1]))
+    again.load_state_dict(strategy.state_dict())
+    assert again.visits(np.array([1, 8])).tolist() == [[1.0, 1.0, 1.0], [0.0, 1.0, 0.0]]
+    choose(again, VALUES[None, :3], np.array([8]))
+    assert strategy.visits(np.array([8])).tolist() == [[0.0, 1.0, 0.0]]
 
 
 def test_counting_what_hardly_ever_repeats_is_refused() -> None:
@@ -397,6 +411,7 @@ def test_a_loaded_state_does_not_follow_the_policy_it_came_from() -> None:
         (lambda: ExplorationKnobs(bins=0), "bins ≥ 1"),
         (lambda: ExplorationKnobs(span=0.0), "span > 0"),
         (lambda: ExplorationKnobs(schedule="exponential", final=0.0), "must be positive"),
+        (lambda: ExplorationKnobs(schedule="exponential", initial=0.0), "must be positive"),
         (lambda: NoiseKnobs(std=-1.0), "std ≥ 0"),
         (lambda: NoiseKnobs(theta=-1.0), "theta ≥ 0"),
         (lambda: NoiseKnobs(dt=0.0), "dt > 0"),
