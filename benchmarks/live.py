@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -52,8 +54,11 @@ class Lines:
         return None
 
     def say(self, text: str) -> None:
-        """Print the sentence."""
-        print(text, flush=True)
+        """Print the sentence; where nobody reads on (``| head``) the runs go on in silence."""
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def changed(self, job: Job) -> None:
         """Print a line."""

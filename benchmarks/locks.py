@@ -20,9 +20,12 @@ def holding(folder: Path) -> Iterator[None]:
     Raises
     ------
     UserError
-        Where another one has it.
+        Where another one has it, or it can't be opened.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(f"can't open the folder {folder}: {error.strerror}.") from error
     try:
         if not _taken(descriptor):
             raise UserError(

@@ -117,7 +117,10 @@ class RayCluster:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         token, text = out / f".token-{os.getpid()}", secrets.token_hex()
-        token.write_text(text)
+        try:
+            token.write_text(text)
+        except OSError as error:
+            raise UserError(f"can't write in {out}: {error.strerror}.") from error
         try:
             for node in nodes:
                 there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)

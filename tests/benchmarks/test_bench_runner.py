@@ -16,7 +16,7 @@ from bench_suites import ROW, Pretender, load, write_run
 from zoo.benchmarks import manifest as manifests
 from zoo.benchmarks import runner as runners
 from zoo.benchmarks.life import Ended
-from zoo.benchmarks.live import Lines
+from zoo.benchmarks.live import Lines, LiveTable
 from zoo.benchmarks.locks import holding
 from zoo.benchmarks.manifest import Manifest
 from zoo.benchmarks.processes import LocalProcesses, share
@@ -179,6 +179,8 @@ def test_a_run_whose_bench_was_killed_is_resumed(bench):
     with pytest.raises(SystemError):
         bench(die)
     assert statuses(bench.out) == ["running", "waiting", "waiting"]
+    bench(finishing(bench), jobs=bench.jobs[1:])
+    assert statuses(bench.out) == ["interrupted", "finished", "finished"]
     executor = bench(finishing(bench))
     assert executor.launches[bench.folders[0]].arguments[:2] == ("train", "--resume")
     assert json.loads((bench.out / "manifest.json").read_text())["runs"][0]["attempts"] == 2
@@ -290,3 +292,23 @@ def test_the_time_left_is_what_finished_runs_took(bench, suite, monkeypatch):
     records[second.folder].status = "failed"
     progress.changed(second)
     assert progress.left() == 10.0
+
+
+def test_the_live_table_says_how_far_each_group_is(bench, suite, capsys):
+    first, second, third = bench.jobs
+    records = Manifest(bench.out, suite).records
+    records[third.folder].status, records[third.folder].error = "failed", "ValueError: [bold]no"
+    write_run(bench.out / second.folder, second, None)
+    with LiveTable(Progress(bench.jobs, records, bench.out, 2)) as table:
+        records[second.folder].status = "running"
+        table.changed(second)
+        metrics = bench.out / second.folder / "metrics.jsonl"
+        metrics.write_text('{"env_steps": 64, "eval/return_mean": 12.5}\n')
+        records[first.folder].status = "finished"
+        table.changed(first)
+        table.changed(third)
+    said = capsys.readouterr().out
+    assert "failed       ppo CartPole-v1 seed 2 in 0s: ValueError: [bold]no" in said
+    for cell in ("ppo", "CartPole-v1", "1/3", "12.5 (mean of 1)", "seed 1 25%"):
+        assert cell in said
+    assert "2 of 3 runs ended" in said
