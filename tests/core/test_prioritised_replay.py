@@ -208,12 +208,12 @@ def test_weights_undo_the_preference():
 
 
 def test_errors_that_are_no_numbers_leave_priorities_as_they_were():
-    buffer = replay(3, 3, priority={"alpha": 1.0, "epsilon": 0.5})
-    buffer.extend(Streams(1).fragment(3))
-    error = torch.tensor([[2.0], [math.nan], [-math.inf]])
-    buffer.feedback(torch.tensor([0, 1, 2]), error)
+    buffer = replay(4, 4, priority={"alpha": 1.0, "epsilon": 0.5})
+    buffer.extend(Streams(1).fragment(4))
+    error = torch.tensor([[2.0], [math.nan], [-math.inf], [1.0]])
+    buffer.feedback(torch.tensor([0, 1, 2, 3]), error)
     state = buffer.state_dict()["priority"]
-    assert state["mass"].tolist() == [2.5, 1.0, 1.0, 0.0]
+    assert state["mass"].tolist() == [2.5, 1.0, 1.0, 1.5, 0.0]
     assert state["largest"] == 2.5
 
 
