@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,8 @@ class Overall:
         The fraction of scores above each of ``THRESHOLDS``.
     seeds : tuple of tuple of int, optional
         The runs' seeds on every task; None where one is not known.
+    kinds : frozenset of str
+        Who wrote the runs.
     """
 
     label: str
@@ -49,6 +52,7 @@ class Overall:
     figures: Mapping[str, Estimate]
     profile: Band
     seeds: tuple[tuple[int, ...], ...] | None
+    kinds: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Aggregate:
     notes: tuple[str, ...]
 
     def pairs(self) -> list[tuple[Overall, Overall, Estimate, Estimate, bool]]:
-        """Compare two by two, the higher IQM first.
+        """Compare two by two, the better one first.
 
         Returns
         -------
@@ -78,14 +82,14 @@ class Aggregate:
             The two, the difference of their IQMs, the probability of improvement, and whether runs
             of one seed were compared with each other.
         """
-        ranked = sorted(self.overall, key=lambda o: -o.figures["IQM"].value)
         found = []
-        for i, a in enumerate(ranked):
-            for b in ranked[i + 1 :]:
-                shared = a.seeds is not None and a.seeds == b.seeds
-                paired = shared and len(a.scores) >= fewest_runs(paired=True)
-                apart = difference(a.scores, b.scores, paired=paired)
-                found.append((a, b, apart, improvement(a.scores, b.scores), paired))
+        for a, b in itertools.combinations(self.overall, 2):
+            shared = a.seeds is not None and (a.seeds, a.kinds) == (b.seeds, b.kinds)
+            paired = shared and len(a.scores) >= fewest_runs(paired=True)
+            if difference(a.scores, b.scores, paired=paired).value < 0:
+                a, b = b, a
+            apart = difference(a.scores, b.scores, paired=paired)
+            found.append((a, b, apart, improvement(a.scores, b.scores), paired))
         return found
 
 
@@ -143,6 +147,7 @@ def _overall(groups: Sequence[Group], tasks: Sequence[Task], runs: int) -> Overa
         },
         profile(scores, THRESHOLDS),
         seeds if len(seeds) == len(groups) else None,
+        frozenset(m.run.kind for g in groups for m in g.members),
     )
 
 

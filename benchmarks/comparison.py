@@ -20,16 +20,16 @@ from zoo.errors import UserError, nearest
 __all__ = ["Options", "compare"]
 
 _METHOD = (
-    "IQM is the interquartile mean: the mean of the middle half of the runs. An evaluation's value"
-    " is the last one measured by the compared step, not the best one.",
+    "IQM is the interquartile mean: the mean of the middle half of the runs. A run's value is"
+    " its evaluation nearest to the compared step, at most 5 % past it, and not its best one.",
     "Intervals are 95 % intervals over runs: percentiles of the bootstrapped IQM, widened for few"
     " runs, and Wilson's for the probability of improvement, which is P(X > Y) + ½ P(X = Y). How"
     " often they hold the true value, for how many runs and which distributions, was simulated: the"
     " documentation of the statistics has the table. Bands are pointwise.",
     "A threshold is passed when an evaluation first measures it or more; medians count runs that"
-    " never did as later than all others. Seconds are of collecting and learning, without"
-    " evaluation; in logs of other libraries they are whatever their log holds. Peak memory is that"
-    " of the whole process.",
+    " never did, failed and diverged ones among them, as later than all others. Seconds are of"
+    " collecting and learning, without evaluation; in logs of other libraries they are whatever"
+    " their log holds. Peak memory is that of the whole process.",
 )
 
 
@@ -93,7 +93,7 @@ def compare(collection: Collection, options: Options | None = None) -> Page:
         *origin_notes(tasks),
         *(averaged.notes if averaged else ()),
         *_few(tasks),
-        *verdicts.chance(sum(p.difference.low is not None for ps in compared.values() for p in ps)),
+        *_by_chance(tasks, compared, averaged, options.baseline),
     ]
     made = f" This page was made by `{options.command}`." if options.command else ""
     return Page(
@@ -157,10 +157,20 @@ def _verdicts(
     return said
 
 
+def _by_chance(
+    tasks: Sequence[Task],
+    compared: Mapping[str, Sequence[verdicts.Pair]],
+    averaged: Aggregate | None,
+    baseline: str | None,
+) -> list[str]:
+    found = [p.difference for ps in compared.values() for p in ps]
+    found += [apart for _, _, apart, _, _ in averaged.pairs()] if averaged else []
+    picked = 0 if baseline else max(len(t.compared) for t in tasks)
+    return verdicts.chance(sum(f.low is not None for f in found), picked)
+
+
 def _few(tasks: Sequence[Task]) -> list[str]:
-    few = {
-        len(g.members): g.label for t in tasks for g in t.compared if len(g.members) < fewest_runs()
-    }
+    few = {len(g.members) for t in tasks for g in t.compared if len(g.members) < fewest_runs()}
     if not few:
         return []
     counts = " or ".join(map(str, sorted(few)))

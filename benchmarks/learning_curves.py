@@ -10,7 +10,7 @@ import numpy as np
 from zoo.benchmarks.intervals import band
 from zoo.benchmarks.records import Curve, Run
 from zoo.benchmarks.report.page import Series, Trace
-from zoo.benchmarks.tasks import Group, Task
+from zoo.benchmarks.tasks import PAST, Group, Task
 
 __all__ = [
     "Passing",
@@ -88,14 +88,14 @@ def _at(grid: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Passing:
-    """When the members of a group first measured a threshold or more.
+    """When the runs of a group first measured a threshold or more.
 
     Attributes
     ----------
     reached, runs : int
-        How many did, and of how many.
+        How many did, and of how many; runs that failed or diverged are among them.
     step, seconds : float, optional
-        The median over all members, those that did not counting as later than any; None where it
+        The median over all of them, those that did not counting as later than any; None where it
         falls on one of those, or the times are not known.
     """
 
@@ -105,12 +105,16 @@ class Passing:
     seconds: float | None
 
 
-def passing(group: Group, threshold: float) -> Passing:
-    """Return when a group's members passed a threshold for the first time."""
-    steps, seconds, timed = [], [], True
-    for member in group.members:
-        curve = member.curve
-        there = np.flatnonzero(curve.value >= threshold)
+def passing(group: Group, threshold: float, task: Task) -> Passing:
+    """Return when a group's runs passed a threshold for the first time, by the compared step."""
+    lost = [r for r in group.others if r.status in ("failed", "diverged")]
+    curves = [m.curve for m in group.members]
+    curves += [r.curves[task.kind] for r in lost if task.kind in r.curves]
+    never = len(group.members) + len(lost) - len(curves)
+    steps, seconds, timed = [np.inf] * never, [np.inf] * never, True
+    for curve in curves:
+        known = np.ones(len(curve.step), bool) if task.at is None else curve.step <= task.at * PAST
+        there = np.flatnonzero(known & (curve.value >= threshold))
         steps.append(float(curve.step[there[0]]) if there.size else np.inf)
         timed &= curve.wall_s is not None
         if curve.wall_s is not None:
@@ -131,9 +135,9 @@ def _median(values: Sequence[float]) -> float | None:
     return middle if np.isfinite(middle) else None
 
 
-def median_speed(group: Group) -> float | None:
-    """Return the median of the members' speeds, of those known."""
-    known = [s for m in group.members if (s := speed(m.run, m.curve)) is not None]
+def median_speed(group: Group, unit: str) -> float | None:
+    """Return the median of the members' speeds in a unit, of those known."""
+    known = [s for m in group.members if (s := speed(m.run, m.curve, unit)) is not None]
     return float(np.median(known)) if known else None
 
 
@@ -145,13 +149,13 @@ def speed_unit(task: Task) -> str:
     return "updates/s" if task.unit == "updates" else "steps/s"
 
 
-def speed(run: Run, curve: Curve) -> float | None:
-    """Return what a run learned from per second: tokens of text, else steps in its unit."""
+def speed(run: Run, curve: Curve, unit: str) -> float | None:
+    """Return how much a run learned from per second; None where that is not known in the unit."""
     seconds = run.facts.get("wall_s")
-    if seconds and run.facts.get("tokens"):
-        return float(run.facts["tokens"]) / float(seconds)
-    if seconds and run.unit == "environment steps" and run.facts.get("env_steps"):
-        return float(run.facts["env_steps"]) / float(seconds)
-    if curve.wall_s is not None and curve.wall_s[-1] > 0:
+    count = {"tokens/s": "tokens", "steps/s": "env_steps", "updates/s": "updates"}[unit]
+    if seconds and run.facts.get(count):
+        return float(run.facts[count]) / float(seconds)
+    counted = {"updates": "updates/s"}.get(run.unit, "steps/s")
+    if counted == unit and curve.wall_s is not None and curve.wall_s[-1] > 0:
         return float(curve.step[-1] / curve.wall_s[-1])
     return None

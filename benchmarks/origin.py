@@ -9,6 +9,7 @@ import numpy as np
 
 from zoo.benchmarks.records import Run
 from zoo.benchmarks.report.page import Cell, Row, Section, Table
+from zoo.benchmarks.sameness import hardware
 from zoo.benchmarks.tasks import Task, differing
 from zoo.benchmarks.wording import listed, value
 
@@ -61,7 +62,7 @@ def origin_notes(tasks: Sequence[Task]) -> list[str]:
         notes += _dataset_notes(task, runs)
         for what, read in _ORIGINS:
             found = _values(runs, read)
-            if len(found) > 1 and len(task.compared) > 1:
+            if len(found) > 1:
                 notes.append(
                     f"{task.env}: the runs differ in {what} ({listed(found[:3])})."
                     + (_SLOWER if what == "hardware" else "")
@@ -72,7 +73,7 @@ def origin_notes(tasks: Sequence[Task]) -> list[str]:
             if r.settings
         ]
         unequal = differing(evaluation) if evaluation else []
-        if unequal and len(task.compared) > 1:
+        if unequal:
             notes.append(f"{task.env}: the runs were evaluated with different {listed(unequal)}.")
     return list(dict.fromkeys(notes))
 
@@ -102,24 +103,12 @@ def _dataset_notes(task: Task, runs: Sequence[Run]) -> list[str]:
     return notes
 
 
-def _hardware(run: Run) -> str | None:
-    hardware = run.facts.get("hardware")
-    if not hardware:
-        return None
-    parts = [
-        hardware.get("processor"),
-        f"{hardware.get('cpus')} CPUs",
-        *hardware.get("accelerators", []),
-    ]
-    return ", ".join(str(p) for p in parts if p)
-
-
 def _version(package: str) -> Callable[[Run], str | None]:
     return lambda run: (run.facts.get("versions") or {}).get(package)
 
 
 _ORIGINS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
-    ("hardware", _hardware),
+    ("hardware", hardware),
     ("the version of torch", _version("torch")),
     ("the version of gymnasium", _version("gymnasium")),
     ("the version of algorithm-zoo", _version("algorithm-zoo")),
@@ -137,7 +126,7 @@ def origin_section(tasks: Sequence[Task]) -> Section | None:
     runs = [r for t in tasks for g in t.groups for r in (*(m.run for m in g.members), *g.others)]
     rows = [("command", _values(runs, lambda r: r.facts.get("command")))]
     rows.append(("made", _dates(runs)))
-    rows.append(("hardware", _values(runs, _hardware)))
+    rows.append(("hardware", _values(runs, hardware)))
     rows.append(
         ("platform", _values(runs, lambda r: (r.facts.get("hardware") or {}).get("platform")))
     )

@@ -21,7 +21,7 @@ from zoo.benchmarks.references import reference
 from zoo.benchmarks.report.page import Cell, Chart, Intervals, Level, Row, Section, Table, Whisker
 from zoo.benchmarks.tasks import Group, Task
 from zoo.benchmarks.verdicts import Pair
-from zoo.benchmarks.wording import duration, interval, number, signed, slug, value
+from zoo.benchmarks.wording import duration, interval, number, rate, signed, slug, value
 
 __all__ = ["figure", "runs_anchor", "task_section"]
 
@@ -103,7 +103,8 @@ def _charts(task: Task, threshold: float | None) -> list[Chart]:
     steps = tuple(over_steps(g, task.kind) for g in task.groups)
     times = tuple(over_time(g, task.kind) for g in task.groups)
     found = []
-    if task.at is not None:
+    measured_twice = any(len(t.x) > 1 for s in steps for t in s.traces)
+    if task.at is not None and measured_twice:
         found.append(
             Chart(
                 f"{task.anchor}-steps",
@@ -117,8 +118,13 @@ def _charts(task: Task, threshold: float | None) -> list[Chart]:
                 " single runs.",
             )
         )
-    if any(s.traces for s in times):
-        missing = [s.label for s in times if not s.traces]
+    if any(s.x.size for s in times):
+        missing = [
+            f"{sum(m.curve.wall_s is None for m in g.members)} of the {len(g.members)} runs of"
+            f" {g.label}"
+            for g in task.compared
+            if any(m.curve.wall_s is None for m in g.members)
+        ]
         lacking = f" No times are known of {', '.join(missing)}." if missing else ""
         found.append(
             Chart(
@@ -139,7 +145,11 @@ def _charts(task: Task, threshold: float | None) -> list[Chart]:
 def _levels(task: Task, threshold: float | None) -> tuple[Level, ...]:
     published = [p for group in task.groups for p in verdicts.beside(group, task)]
     lines = [
-        Level(f"{p.source}: {p.algo.upper()} {number(p.budget)} steps", p.value)
+        Level(
+            f"{p.source}: {p.algo.upper()} {number(p.budget)} steps"
+            + ("" if p.env == task.env else f" on {p.env}"),
+            p.value,
+        )
         for p in dict.fromkeys(published)
     ]
     if threshold is not None:
@@ -202,11 +212,12 @@ def _comparisons(task: Task, compared: Sequence[Pair]) -> Table:
 
 
 def _costs(task: Task, threshold: float | None, baseline: str | None) -> Table:
-    rates = {g.label: median_speed(g) for g in task.compared}
+    unit = speed_unit(task)
+    rates = {g.label: median_speed(g, unit) for g in task.compared}
     base = rates.get(baseline) if baseline else None
     rows = []
     for group in task.compared:
-        rate = rates[group.label]
+        speed = rates[group.label]
         peaks = [
             m.run.facts["peak_rss_gib"] for m in group.members if m.run.facts.get("peak_rss_gib")
         ]
@@ -214,27 +225,29 @@ def _costs(task: Task, threshold: float | None, baseline: str | None) -> Table:
         known = [t for t in times if t is not None]
         cells = [
             Cell(group.label, f"#{runs_anchor(task, group)}"),
-            Cell("–" if rate is None else f"{rate:,.0f}" if rate >= 10 else f"{rate:.2f}"),
+            Cell(rate(speed)),
             Cell(duration(float(np.median(known))) if known else "–"),
             Cell(f"{max(peaks):.2f}" if peaks else "–"),
         ]
         if base:
-            cells.insert(2, Cell("–" if rate is None else f"{rate / base:.2f} ×"))
+            cells.insert(2, Cell("–" if speed is None else f"{speed / base:.2f} ×"))
         if threshold is not None:
-            passed = passing(group, threshold)
+            passed = passing(group, threshold, task)
             cells += [
                 Cell(f"{passed.reached} of {passed.runs}"),
                 Cell("–" if passed.step is None else number(passed.step)),
                 Cell(duration(passed.seconds)),
             ]
         rows.append(Row(tuple(cells), colour=group.colour))
-    columns = ["label", f"{speed_unit(task)} (median)", "time (median)", "peak GiB (largest)"]
+    until = ""
+    columns = ["label", f"{unit} (median)", "time (median)", "peak GiB (largest)"]
     if base:
         columns.insert(2, f"against {baseline}")
     if threshold is not None:
         reached = f"reached {value(threshold, task.percent)}"
+        until = f" The threshold is looked for up to {_where(task)}."
         columns += [reached, f"{task.unit} to it (median)", "time to it (median)"]
-    return Table(tuple(columns), tuple(rows), "What the runs took.")
+    return Table(tuple(columns), tuple(rows), f"What the runs took.{until}")
 
 
 def _seconds(run: Run, task: Task) -> float | None:

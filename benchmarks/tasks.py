@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from zoo.benchmarks.readers.repeats import drop_repeats
 from zoo.benchmarks.records import Curve, Note, Run
+from zoo.benchmarks.sameness import trained_alike
 from zoo.benchmarks.wording import number, runs_named, several, slug
 
-__all__ = ["Group", "Member", "Task", "differing", "gather", "trained_alike"]
+__all__ = ["COUNTED", "PAST", "Group", "Member", "Task", "differing", "gather"]
 
 COUNTED = ("finished", "unknown")
 #: ends that differ by no more than this are the same; a measurement may lie that far past the
 #: compared step, and so far before it without a note
-_SAME, _PAST, _BEFORE = 1.02, 1.05, 0.9
+_SAME, PAST, _BEFORE = 1.02, 1.05, 0.9
 #: the kinds of runs that are not ours, in words
 _PROGRAMS = {"csv": "CSV", "sb3": "SB3", "tensorboard": "TensorBoard", "wandb": "W&B"}
-#: settings that do not change what is learned
-_INCIDENTAL = ("seed", "run_dir", "threads", "logger", "checkpoint", "eval", "made_with")
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,8 @@ def gather(runs: Sequence[Run], at: float | None = None) -> tuple[tuple[Task, ..
     """
     notes: list[Note] = []
     labelled = _split_labels(_split_kinds([_in_capitals(run) for run in runs]), notes)
+    labelled, repeats = drop_repeats(labelled)  # of labels that were told apart or became one
+    notes += repeats
     colours = {label: i for i, label in enumerate(dict.fromkeys(r.label for r in labelled))}
     envs = dict.fromkeys(r.env for r in labelled)
     tasks: list[Task] = []
@@ -145,11 +147,6 @@ def gather(runs: Sequence[Run], at: float | None = None) -> tuple[tuple[Task, ..
         here = [r for r in labelled if r.env == env]
         tasks.append(_task(env, name, here, colours, at, notes))
     return tuple(tasks), notes
-
-
-def trained_alike(run: Run) -> dict[str, Any]:
-    """Return the settings that bear on what a run learns."""
-    return {k: v for k, v in run.settings.items() if k.split(".")[0] not in _INCIDENTAL}
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -189,7 +186,7 @@ def _split_labels(runs: Sequence[Run], notes: list[Note]) -> list[Run]:
     renamed: dict[int, Run] = {}
     for (label, env), members in alike.items():
         known = [r for r in members if r.settings]
-        keys = differing([trained_alike(r) for r in known]) if known else []
+        keys = differing([trained_alike(r.settings) for r in known]) if known else []
         if not keys:
             continue
         if any(r.named for r in members):
@@ -218,7 +215,7 @@ def _told_apart(runs: list[Run]) -> list[Run]:
         if run.named or not run.settings:
             apart.append(run)
             continue
-        settings = trained_alike(run)
+        settings = trained_alike(run.settings)
         if settings not in kinds:
             kinds.append(settings)
         place = kinds.index(settings)
@@ -384,15 +381,15 @@ def _common_step(
 def _value(
     run: Run, curve: Curve, kind: str, step: float | None, unit: str, notes: list[Note]
 ) -> float | None:
-    """Return what a run had reached at a step; None where it was not measured by then.
+    """Return what a run had reached at a step; None where it was not measured about there.
 
-    The last evaluation; of training episodes, whose returns are noisy, the mean over the last tenth
-    of the steps.
+    The evaluation nearest to it, at most a little past it; of training episodes, whose returns are
+    noisy, the mean over the last tenth of the steps until then.
     """
     at = float(curve.step[-1]) if step is None else step
-    there = int(np.searchsorted(curve.step, at * _PAST, side="right"))
-    if there == 0 or curve.step[-1] < at * _BEFORE:
-        measured, when = (curve.step[0], "first") if there == 0 else (curve.step[-1], "last")
+    within = int(np.searchsorted(curve.step, at * PAST, side="right"))
+    if within == 0 or curve.step[-1] < at * _BEFORE:
+        measured, when = (curve.step[0], "first") if within == 0 else (curve.step[-1], "last")
         notes.append(
             Note(
                 f"{runs_named([run])} on {run.env} was {when} measured at {number(measured)}"
@@ -401,15 +398,16 @@ def _value(
             )
         )
         return None
-    if curve.step[there - 1] < at * _BEFORE:
+    nearest = int(np.abs(curve.step[:within] - at).argmin())
+    if curve.step[nearest] < at * _BEFORE:
         notes.append(
             Note(
                 f"{runs_named([run])} on {run.env} is compared at {number(at)} {unit}, but was last"
-                f" measured before that at {number(curve.step[there - 1])}.",
+                f" measured before that at {number(curve.step[nearest])}.",
                 run.source,
             )
         )
-    first = there - 1
+    first = nearest
     if kind == "training":
-        first = min(first, int(np.searchsorted(curve.step, curve.step[there - 1] * _BEFORE)))
-    return float(curve.value[first:there].mean())
+        first = min(first, int(np.searchsorted(curve.step, curve.step[nearest] * _BEFORE)))
+    return float(curve.value[first : nearest + 1].mean())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +16,9 @@ from zoo.benchmarks.intervals import (
 )
 from zoo.benchmarks.learning_curves import median_speed, speed_unit
 from zoo.benchmarks.references import Published, reference
+from zoo.benchmarks.sameness import timed_alike
 from zoo.benchmarks.tasks import Group, Task
-from zoo.benchmarks.wording import interval, number, plural, signed, value
+from zoo.benchmarks.wording import interval, number, plural, rate, signed, value
 
 __all__ = ["Pair", "beside", "chance", "gains", "levels", "pairs", "sentence", "speeds"]
 
@@ -28,7 +28,7 @@ _ALL_PAIRS = 4
 
 @dataclass(frozen=True)
 class Pair:
-    """Two groups of one task, the one with the higher IQM first.
+    """Two groups of one task, the better one first: by the difference, which may be paired.
 
     Attributes
     ----------
@@ -69,8 +69,11 @@ def pairs(task: Task, baseline: str | None = None) -> list[Pair]:
 
 def _pair(better: Group, worse: Group) -> Pair:
     paired = shares_seeds(better, worse) and len(better.members) >= fewest_runs(paired=True)
-    x, y = better.values, worse.values
-    return Pair(better, worse, difference(x, y, paired=paired), improvement(x, y), paired)
+    found = difference(better.values, worse.values, paired=paired)
+    if found.value < 0:  # the IQM of paired differences need not rank as the two IQMs do
+        better, worse = worse, better
+        found = difference(better.values, worse.values, paired=paired)
+    return Pair(better, worse, found, improvement(better.values, worse.values), paired)
 
 
 def shares_seeds(a: Group, b: Group) -> bool:
@@ -92,9 +95,15 @@ def sentence(pair: Pair, task: Task) -> str:
             " interval to be trusted."
         )
     if pair.difference.flat and pair.difference.value == 0:
+        everyone = {*better.values, *worse.values}
+        if len(everyone) > 1:
+            return (
+                f"No difference between {better.label} and {worse.label} on {env} in the runs that"
+                f" an IQM counts ({_where(pair, task)})."
+            )
         return (
             f"{better.label} and {worse.label} are equal on {env}:"
-            f" {value(better.values[0], percent)} in every run ({_where(pair, task)})."
+            f" {value(everyone.pop(), percent)} in every run ({_where(pair, task)})."
         )
     spread = f"{amount} {interval(pair.difference.low, pair.difference.high, percent, sign=True)}"
     if pair.decided:
@@ -123,8 +132,11 @@ def _seeds(pair: Pair) -> str:
 
 def _where(pair: Pair, task: Task) -> str:
     paired = ", paired" if pair.paired else ""
-    kind = "" if task.kind == "evaluation" else ", by training episodes"
-    return f"{_seeds(pair)}{paired}{_at(task)}{kind}"
+    return f"{_seeds(pair)}{paired}{_at(task)}{_by(task)}"
+
+
+def _by(task: Task) -> str:
+    return "" if task.kind == "evaluation" else ", by training episodes"
 
 
 def _at(task: Task) -> str:
@@ -146,22 +158,23 @@ def levels(task: Task) -> list[str]:
         said.append(
             f"{group.label} on [{task.env}](#{task.anchor}): {value(found.value, task.percent)}"
             f" {interval(found.low, found.high, task.percent)}".rstrip()
-            + f" ({how}{_at(task)}){_beside(published, found)}."
+            + f" ({how}{_at(task)}{_by(task)}){_beside(published, found, task)}."
         )
     return said
 
 
 def _counterpart(group: Group, task: Task) -> Published | None:
     """Return a published result of the same algorithm after about as many steps."""
-    return next(
-        (p for p in beside(group, task) if task.at and 0.8 <= p.budget / task.at <= 1.25), None
-    )
+    if task.kind != "evaluation" or not task.at:
+        return None
+    return next((p for p in beside(group, task) if 0.8 <= p.budget / task.at <= 1.25), None)
 
 
-def _beside(published: Published | None, found: Estimate) -> str:
+def _beside(published: Published | None, found: Estimate, task: Task) -> str:
     if published is None:
         return ""
-    text = f"; {published.source} published {value(published.value)} ({published.about})"
+    version = "" if published.env == task.env else f", on {published.env}"
+    text = f"; {published.source} published {value(published.value)} ({published.about}{version})"
     if found.low is None or found.high is None:
         return text
     if found.low <= published.value <= found.high:
@@ -198,30 +211,45 @@ def _spread(gain: Estimate) -> str:
 
 
 def speeds(task: Task, baseline: str | None) -> list[str]:
-    """Say how fast each group was beside the baseline."""
-    base = task.group(baseline) if baseline else None
-    reference_speed = median_speed(base) if base else None
-    if base is None or not reference_speed:
+    """Say how fast each group was beside the baseline, where their times can be compared."""
+    base, unit = task.group(baseline) if baseline else None, speed_unit(task)
+    slow = median_speed(base, unit) if base else None
+    if base is None or not slow:
         return []
     said = []
     for group in task.compared:
-        found = median_speed(group)
-        if group is base or found is None:
+        found = median_speed(group, unit)
+        runs = [m.run for m in (*group.members, *base.members)]
+        if group is base or found is None or not timed_alike(runs):
             continue
-        runs = plural(min(len(group.members), len(base.members)), "run")
+        medians = f"medians of {plural(min(len(group.members), len(base.members)), 'run')}"
         said.append(
-            f"{group.label} takes {found / reference_speed:.2f} times the {speed_unit(task)} of"
-            f" {base.label} on [{task.env}](#{task.anchor}): {found:,.0f} against"
-            f" {reference_speed:,.0f} (medians of {runs})."
+            f"{group.label} takes {found / slow:.2f} times the {unit} of {base.label} on"
+            f" [{task.env}](#{task.anchor}): {rate(found)} against {rate(slow)} ({medians})."
         )
     return said
 
 
-def chance(count: int) -> Sequence[str]:
-    """Warn of what many comparisons bring about by chance."""
-    if count <= 5:
-        return []
-    return [
-        f"{count} comparisons were made at 95 % each: about {number(0.05 * count, 2)} of them would"
-        " look like a difference where there is none."
-    ]
+def chance(count: int, picked: int = 0) -> list[str]:
+    """Warn of what many comparisons bring about by chance.
+
+    Parameters
+    ----------
+    count : int
+        Comparisons with an interval.
+    picked : int
+        The most groups of a task of which only the best was compared with the others.
+    """
+    said = []
+    if count > 5:
+        said.append(
+            f"{count} comparisons were made at 95 % each: about {number(0.05 * count, 2)} of them"
+            " would look like a difference where there is none."
+        )
+    if picked > _ALL_PAIRS:
+        said.append(
+            f"The best of {picked} groups is compared with the others. It was picked for having"
+            " done well, luck included, so that such a comparison shows a difference where there is"
+            " none more often than 5 times in 100."
+        )
+    return said

@@ -14,6 +14,7 @@ __all__ = [
     "listed",
     "number",
     "plural",
+    "rate",
     "runs_named",
     "several",
     "signed",
@@ -78,6 +79,11 @@ def duration(seconds: float | None) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+def rate(x: float | None) -> str:
+    """Write a speed: three digits of slow ones."""
+    return "–" if x is None else f"{x:,.0f}" if x >= 100 else number(x, 3)
 
 
 def plural(count: int, noun: str) -> str:

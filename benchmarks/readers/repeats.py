@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from zoo.benchmarks.readers.series import count
 from zoo.benchmarks.records import Note, Run
+from zoo.benchmarks.sameness import trained_alike
 
 __all__ = ["different_clocks", "drop_repeats", "unknown_seeds"]
 
-#: what may differ between two runs that are the same one
-_INCIDENTAL = ("run_dir", "threads", "logger.", "checkpoint.")
 _CLOCKS = {
     "sb3": "Stable-Baselines3's files",
     "tensorboard": "TensorBoard's event files",
@@ -74,16 +72,12 @@ def different_clocks(runs: Sequence[Run]) -> list[Note]:
 
 
 def _same(run: Run, other: Run) -> bool:
-    if run.seed is None or (run.label, run.env, run.seed) != (other.label, other.env, other.seed):
+    names = [(r.label, r.env, r.seed, r.kind) for r in (run, other)]
+    if run.seed is None or names[0] != names[1]:
         return False
     # Where one of them says nothing about its settings, they can't be told apart.
-    return not (run.settings and other.settings) or _essential(run.settings) == _essential(
-        other.settings
-    )
-
-
-def _essential(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if not key.startswith(_INCIDENTAL)}
+    unknown = not (run.settings and other.settings)
+    return unknown or trained_alike(run.settings) == trained_alike(other.settings)
 
 
 def _progress(run: Run) -> tuple[float, float]:

@@ -69,30 +69,50 @@ def test_noise_between_grid_points_is_averaged():
     assert np.abs(series.y - 1).max() < 0.05
 
 
+def passed(runs, threshold, at=None):
+    (task,), _ = gather(runs, at)
+    return passing(task.groups[0], threshold, task)
+
+
 def test_a_threshold_is_passed_by_the_first_measurement_that_reaches_it():
     runs = [run("a", 0, [1, 5, 2]), run("a", 1, [1, 2, 5]), run("a", 2, [5, 1, 1])]
-    found = passing(only(runs), 5)
+    found = passed(runs, 5)
     assert (found.reached, found.runs) == (3, 3)
     assert (found.step, found.seconds) == (200, 2)
 
 
 def test_runs_that_never_reach_a_threshold_count_as_later_than_all():
     two_of_four = [run("a", s, [1, 5 if s < 2 else 2]) for s in range(4)]
-    two_of_three = two_of_four[:3]
-    assert passing(only(two_of_four), 5).step is None
-    found = passing(only(two_of_three), 5)
+    assert passed(two_of_four, 5).step is None
+    found = passed(two_of_four[:3], 5)
     assert (found.reached, found.step) == (2, 200)
 
 
+def test_runs_that_failed_or_diverged_count_among_those_that_did_not_reach_it():
+    runs = [run("a", 0, [1, 5]), run("a", 1, [1, 2], status="failed")]
+    runs += [run("a", 2, [], curves={}, status="diverged"), run("a", 3, [1], status="interrupted")]
+    found = passed(runs, 5)
+    assert (found.reached, found.runs, found.step) == (1, 3, None)
+
+
+def test_a_threshold_is_looked_for_up_to_the_compared_step():
+    runs = [run("a", 0, [1, 2, 5])]
+    assert passed(runs, 5, at=200).reached == 0
+    assert passed(runs, 5, at=300).reached == 1
+
+
 def test_unknown_times_are_no_times_to_a_threshold():
-    found = passing(only([run("a", 0, [1, 5], wall=None)]), 5)
+    found = passed([run("a", 0, [1, 5], wall=None)], 5)
     assert (found.step, found.seconds) == (200, None)
 
 
-def test_speed_is_of_tokens_steps_or_what_the_log_holds():
+def test_speed_is_in_one_unit_and_unknown_where_a_run_has_another():
     plain = curve([1, 2])
-    tokens = {"wall_s": 4.0, "tokens": 100}
-    assert speed(run("a", 0, [1], facts=tokens, unit="updates"), plain) == 25
-    assert speed(run("a", 0, [1], facts={"wall_s": 4.0, "env_steps": 60}), plain) == 15
-    assert speed(run("a", 0, [1], facts={}), plain) == 100
-    assert speed(run("a", 0, [1], facts={}), curve([1, 2], wall=None)) is None
+    tokens = run("a", 0, [1], facts={"wall_s": 4.0, "tokens": 100, "updates": 2}, unit="updates")
+    assert speed(tokens, plain, "tokens/s") == 25
+    assert speed(tokens, plain, "updates/s") == 0.5
+    assert speed(tokens, plain, "steps/s") is None
+    assert speed(run("a", 0, [1], unit="updates"), plain, "tokens/s") is None
+    assert speed(run("a", 0, [1], facts={"wall_s": 4.0, "env_steps": 60}), plain, "steps/s") == 15
+    assert speed(run("a", 0, [1]), plain, "steps/s") == 100
+    assert speed(run("a", 0, [1]), curve([1, 2], wall=None), "steps/s") is None

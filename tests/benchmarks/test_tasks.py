@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hand_made import curve, group, run
@@ -98,6 +100,28 @@ def test_settings_that_change_nothing_learned_do_not_split_a_group():
     assert [g.label for g in task.groups] == ["PPO"]
 
 
+def test_one_seed_run_twice_counts_once_and_that_is_said():
+    settings = [{"algo.name": "ppo", "eval.options.episodes": n, "log_every": n} for n in (10, 20)]
+    runs = [run("ppo", s, [0, n + s], settings=x) for s in (0, 1) for n, x in enumerate(settings)]
+    (task,), notes = gather(runs)
+    assert [len(g.members) for g in task.groups] == [2]
+    assert texts(notes).count("twice with the same settings") == 2
+
+
+def test_one_seed_under_names_that_become_one_counts_once():
+    settings = {"algo.name": "ppo"}
+    runs = [run("ppo", 0, [0, 1], settings=settings)]
+    runs += [run("PPO", 0, [0, 1], settings=settings, named=True, source=Path("b"))]
+    (task,), _ = gather(runs)
+    assert [len(g.members) for g in task.groups] == [1]
+
+
+def test_the_evaluation_nearest_to_the_step_counts_not_the_last_one_before_its_margin():
+    many = run("b", 0, range(1, 111), steps=[10 * i for i in range(1, 111)])
+    (task,), _ = gather([run("a", 0, [1, 2], steps=[500, 1000]), many])
+    assert task.group("b").values.tolist() == [100]
+
+
 def test_labels_that_a_person_chose_stand_and_their_mixture_is_said():
     runs = [
         run("mine", s, [0, 1], settings={"algo.lr": lr}, named=True)
@@ -179,7 +203,8 @@ def test_accuracies_and_returns_are_not_compared():
 def test_seeds_that_are_unknown_or_stand_twice_can_not_be_paired():
     (known,), _ = gather(group("a", [1, 2]))
     (unknown,), _ = gather([run("a", None, [1]), run("a", None, [2])])
-    (twice,), _ = gather([run("a", 0, [1]), run("a", 0, [2])])
+    mixed = [run("a", 0, [1], settings={"lr": lr}, named=True) for lr in (1, 2)]
+    (twice,), _ = gather(mixed)
     assert known.groups[0].seeds == (0, 1)
     assert unknown.groups[0].seeds is None
     assert twice.groups[0].seeds is None

@@ -7,7 +7,7 @@ import pytest
 from hand_made import curve, group, run
 
 from zoo.benchmarks.tasks import gather
-from zoo.benchmarks.verdicts import chance, gains, levels, pairs, sentence
+from zoo.benchmarks.verdicts import chance, gains, levels, pairs, sentence, speeds
 
 
 def task_of(*runs):
@@ -38,6 +38,54 @@ def test_a_difference_within_noise_is_no_verdict_and_says_what_would_be_seen():
 def test_groups_that_are_equal_in_every_run_are_called_equal():
     (text,) = said(group("a", [500] * 5), group("b", [500] * 5))
     assert text.startswith("a and b are equal on") and "500.0 in every run" in text
+
+
+def test_runs_that_are_equal_by_pairs_only_are_not_called_equal_in_every_run():
+    (text,) = said(group("a", range(6)), group("b", range(6)))
+    assert text.startswith("No difference between") and "every run" not in text
+    (text,) = said(group("a", [100, *[500] * 9]), group("b", [500] * 10))
+    assert "every run" not in text
+
+
+def test_a_verdict_follows_the_paired_difference_not_the_two_levels():
+    b, a = [0] * 10 + [100] * 10, [100] + [-1] * 9 + [99] * 10
+    (pair,) = pairs(task_of(group("a", a), group("b", b)))
+    assert pair.difference.value >= 0
+    assert pair.better.label == "b"
+
+
+def test_levels_of_training_episodes_say_so_and_stand_beside_no_evaluation():
+    training = {"training": curve([0, 500], [50_000, 100_000])}
+    runs = [run("ppo", s, [], curves=training, settings={"algo.name": "ppo"}) for s in range(5)]
+    (text,) = levels(task_of(runs))
+    assert "by training episodes" in text and "published" not in text
+
+
+def test_a_published_result_of_another_version_of_the_task_says_which():
+    runs = [
+        run(
+            "ppo",
+            s,
+            [0, 242.0 + s],
+            steps=[1, 1_000_000],
+            env="LunarLander-v3",
+            settings={"algo.name": "ppo"},
+        )
+        for s in range(5)
+    ]
+    (text,) = levels(task_of(runs))
+    assert "on LunarLander-v2" in text
+
+
+def test_speeds_are_compared_on_one_machine_and_one_clock_only():
+    fast, slow = {"wall_s": 1.0, "env_steps": 3}, {"wall_s": 2.0, "env_steps": 3}
+    runs = [group("a", range(3), facts=fast), group("b", range(3), facts=slow)]
+    (text,) = speeds(task_of(*runs), "b")
+    assert text.startswith("a takes 2.00 times the steps/s of b") and ": 3 against 1.50 (" in text
+    other = [group("b", range(3), facts={**slow, "hardware": {"cpus": 64}})]
+    assert speeds(task_of(runs[0], *other), "b") == []
+    theirs = [group("b", range(3), facts=slow, kind="sb3")]
+    assert speeds(task_of(runs[0], *theirs), "b") == []
 
 
 def test_few_seeds_give_no_verdict():
@@ -155,4 +203,6 @@ def test_comparisons_by_training_episodes_say_so():
 def test_many_comparisons_are_warned_of():
     assert chance(5) == []
     (text,) = chance(40)
-    assert "about 2.0 of them" in text or "about 2 of them" in text
+    assert "about 2 of them" in text
+    (text,) = chance(4, picked=5)
+    assert "The best of 5 groups" in text

@@ -1,0 +1,46 @@
+"""When two runs are of one thing: trained alike, with the same seeds, timed alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zoo.benchmarks.records import Run
+
+__all__ = ["hardware", "timed_alike", "trained_alike"]
+
+#: settings that do not change what is learned
+_INCIDENTAL = (
+    "checkpoint",
+    "eval",
+    "log_every",
+    "logger",
+    "made_with",
+    "run_dir",
+    "seed",
+    "threads",
+)
+#: whose clocks go on while a policy is evaluated; that of our own runs stops
+_RUNNING_CLOCKS = {"sb3", "tensorboard", "wandb"}
+
+
+def trained_alike(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a run's settings that bear on what it learns."""
+    return {k: v for k, v in settings.items() if k.split(".")[0] not in _INCIDENTAL}
+
+
+def hardware(run: Run) -> str | None:
+    """Return the machine that a run was made on, in words; None where it is not known."""
+    known = run.facts.get("hardware")
+    if not known:
+        return None
+    parts = [known.get("processor"), f"{known.get('cpus')} CPUs", *known.get("accelerators", [])]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def timed_alike(runs: list[Run]) -> bool:
+    """Return whether times of these runs can be compared: one kind of clock, one machine."""
+    kinds = {run.kind for run in runs}
+    return len({hardware(run) for run in runs}) == 1 and not (
+        "zoo" in kinds and kinds & _RUNNING_CLOCKS
+    )
