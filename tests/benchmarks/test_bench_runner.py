@@ -252,6 +252,8 @@ def test_on_a_cluster_a_run_gets_no_more_cores_than_a_node_has(tmp_path):
     executor = LocalProcesses()
     executor.cores, executor.most = 64, 16
     assert share(load(tmp_path, ROW).jobs, executor, 2) == (2, 16)
+    wide = load(tmp_path, {**ROW, "overrides": ["threads=1000"]}).jobs
+    assert share(wide, executor, None) == (4, 16)
 
 
 def test_the_tail_of_the_metrics_says_how_far_a_run_is(tmp_path, bench):
