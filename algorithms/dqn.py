@@ -69,6 +69,7 @@ class DQNKnobs(OptimizerKnobs):
     def __post_init__(self) -> None:
         """Refuse what can't be trained with."""
         super().__post_init__()
+        self.replay.refuse_clamp(self.reward_scale.clamp)
         in_range(self, "gamma", low=0, high=1)
         in_range(self, "tau", low=0, high=1, above=True)
         in_range(self, "target_every", low=1)

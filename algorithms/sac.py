@@ -42,7 +42,7 @@ __all__ = ["SAC"]
 
 @dataclass(frozen=True)
 class SACKnobs(OptimizerKnobs):
-    """SAC's settings; the defaults are the papers' for MuJoCo."""
+    """SAC's settings; the defaults are the second paper's, with fewer random steps at the start."""
 
     #: discount of future rewards per step
     gamma: float = 0.99
@@ -68,6 +68,7 @@ class SACKnobs(OptimizerKnobs):
     def __post_init__(self) -> None:
         """Refuse what can't be trained with."""
         super().__post_init__()
+        self.replay.refuse_clamp(self.reward_scale.clamp)
         in_range(self, "gamma", low=0, high=1)
         in_range(self, "tau", low=0, high=1, above=True)
         in_range(self, "target_every", low=1)

@@ -7,7 +7,8 @@ Fujimoto et al. 2018, arXiv:1802.09477 (algorithm 1)::
     L_Q = Σ_i (Q_i(s, a) − y)²
     L_μ = −Q_1(s, μ(s))                                  every d-th update, as the targets' moves
 
-Nothing differs from the paper with the default settings.
+What differs from the paper: the defaults are Stable-Baselines3's where they are about size, batches
+of 256 after 100 random steps, for the paper's 100 after 1,000 or 10,000.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["TD3"]
 
 @dataclass(frozen=True)
 class TD3Knobs(OptimizerKnobs):
-    """TD3's settings; the defaults are the paper's for MuJoCo."""
+    """TD3's settings."""
 
     #: the paper's step size
     lr: float = 1e-3
@@ -63,6 +64,7 @@ class TD3Knobs(OptimizerKnobs):
     def __post_init__(self) -> None:
         """Refuse what can't be trained with."""
         super().__post_init__()
+        self.replay.refuse_clamp(self.reward_scale.clamp)
         in_range(self, "gamma", low=0, high=1)
         in_range(self, "tau", low=0, high=1, above=True)
         in_range(self, "policy_delay", low=1)
@@ -89,6 +91,11 @@ class TD3(Algorithm):
             noise=knobs.noise,
             warmup=knobs.replay.learning_starts,
         )
+
+    @property
+    def cycle(self) -> int:
+        """The actor moves with every so many updates."""
+        return self.knobs.policy_delay
 
     def make_targets(self) -> dict[str, Target]:
         """Return the slow copy of actor and critics."""

@@ -492,3 +492,10 @@ def test_a_capacity_of_fewer_than_n_steps_of_each_environment_is_refused():
     buffer = replay(8, 4, n_step=5)
     with pytest.raises(UserError, match="holds 2 steps of each of 4 environments"):
         buffer.extend(Streams(4).fragment(1))
+
+
+def test_a_bound_on_single_rewards_is_refused_where_sums_are_sampled():
+    ReplayKnobs(n_step=1).refuse_clamp(1.0)
+    ReplayKnobs(n_step=3).refuse_clamp(None)
+    with pytest.raises(UserError, match="would bound the sum of 3 rewards"):
+        ReplayKnobs(n_step=3).refuse_clamp(1.0)

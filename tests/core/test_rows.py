@@ -47,6 +47,38 @@ def test_times_add_up_speeds_are_over_their_time_and_the_rest_are_means():
     }
 
 
+def test_figures_of_episodes_are_over_all_episodes():
+    row = Row()
+    row.add({"episode/count": 1, "return/mean": 10.0, "return/std": 0.0}, [])
+    row.add({"episode/count": 0}, [])
+    row.add({"episode/count": 3, "return/mean": 2.0, "return/std": 1.0}, [])
+    figures = row.figures()
+    assert figures["return/mean"] == pytest.approx(4.0)
+    # (1·6² + 3·(1 + 2²)) / 4
+    assert figures["return/std"] == pytest.approx((51 / 4) ** 0.5)
+
+
+def test_of_counters_the_last_and_of_maxima_the_largest_stands():
+    row = Row()
+    row.add({"update/skipped": 0.0, "completion/length_max": 9.0, "reward/failed/a": 1}, [])
+    row.add({"update/skipped": 3.0, "completion/length_max": 5.0, "reward/failed/a": 2}, [])
+    assert row.figures() == {
+        "update/skipped": 3.0,
+        "completion/length_max": 9.0,
+        "reward/failed/a": 3,
+    }
+
+
+def test_a_run_that_fails_right_after_its_resume_keeps_its_own_error():
+    first = Recorder(Folder(), every=10)
+    log(first, 1, {"x": 1.0})
+    folder = Folder()
+    resumed = Recorder(folder, every=10)
+    resumed.load_state_dict(first.state_dict())
+    resumed.summarise("failed", {"env_steps": 1, "updates": 1})
+    assert folder.rows == [{"env_steps": 1, "updates": 1, "x": 1.0}]
+
+
 def test_a_row_is_written_whenever_the_budget_passes_a_multiple():
     folder = Folder()
     recorder = Recorder(folder, every=10)

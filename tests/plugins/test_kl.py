@@ -318,3 +318,18 @@ def test_algorithms_without_samples_of_their_own_policy_are_refused():
     policy, idle = TablePolicy(), KL.build(KLKnobs(), replay)
     assert idle.on_rollout(policy.rollout(), policy) == {} and idle.reference is None
     assert KL.build(KLKnobs(0.1), Facts("ppo", "control")).coefficient == 0.1
+
+
+def test_off_policy_only_the_exact_divergence_with_a_fixed_weight_is_served():
+    facts = Facts("sac", "control", on_policy=False)
+    plugin = KL.build(KLKnobs(coefficient=0.1, estimator="exact"), facts)
+    assert plugin.coefficient == 0.1 and plugin.knobs.monitor_every == 0
+    with pytest.raises(UserError, match="use kl.estimator=exact"):
+        KL.build(KLKnobs(coefficient=0.1, estimator="k3"), facts)
+    with pytest.raises(UserError, match="once per rollout"):
+        KL.build(KLKnobs(coefficient=0.1, estimator="exact", target=0.1), facts)
+    with pytest.raises(UserError, match="without an action distribution"):
+        KL.build(
+            KLKnobs(coefficient=0.1, estimator="exact"),
+            Facts("td3", "control", on_policy=False, stochastic=False),
+        )

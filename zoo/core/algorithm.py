@@ -131,6 +131,11 @@ class Algorithm:
         """Return the target networks, by name; the Learner moves and saves them."""
         return {}
 
+    @property
+    def cycle(self) -> int:
+        """How many updates it takes until every loss was yielded once."""
+        return 1
+
     @classmethod
     def make_policy(
         cls, model: Any, observation_space: Any, action_space: Any, settings: Any, knobs: Any

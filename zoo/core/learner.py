@@ -130,7 +130,7 @@ class Learner:
         every, results = buffer.diagnosed_every, []
         with _collector_paused(self.algorithm.policy.stepwise):
             for part in buffer.minibatches(progress):
-                diagnose = self.updates % every == 0
+                diagnose = self.updates % every < self.algorithm.cycle
                 results.append(self.update(part, progress, share, diagnose))
                 for index, error in self._feedback:
                     buffer.feedback(index, error)
@@ -172,11 +172,12 @@ class Learner:
                     loss = next(run, None)
                 if loss is None:
                     continue
-                groups = loss.groups
+                groups, name = loss.groups, loss.name
                 self._backward(loss, part, update, whole, metrics)
             if not groups:
                 break
-            metrics["grad_norm"] = self._step()
+            partial = not self._every_group.issubset(groups)
+            metrics[f"grad_norm/{name}" if partial else "grad_norm"] = self._step()
         for target in self.algorithm.targets.values():
             target.follow(self.updates)
         metrics["lr"] = torch.tensor(self.optimizer.param_groups[0]["lr"])

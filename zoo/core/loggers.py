@@ -21,7 +21,7 @@ _FIGURES = {
         ("eval", ("eval/return_mean",)),
         ("length", ("episode/length",)),
         ("entropy", ("policy/entropy",)),
-        ("grad", ("grad_norm",)),
+        ("grad", ("grad_norm", "grad_norm/critic")),
         ("steps/s", ("speed/steps_per_s",)),
     ),
     "text": (

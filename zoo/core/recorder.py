@@ -109,6 +109,7 @@ class Recorder:
 
     def summarise(self, status: str, counters: Mapping[str, Any]) -> dict[str, Any]:
         """Write the last row and summary.json, and return what that holds."""
+        self._counters = dict(counters)
         if self._row.rounds and status != "interrupted":  # a resumed run goes on with the row
             self._write(self._written)
         earlier = self.folder.read_summary() if self.folder else {}  # of a run that was resumed

@@ -71,6 +71,14 @@ class ReplayKnobs:
         """Refuse what can't be sampled from."""
         self.build(gamma=1.0, seed=0)
 
+    def refuse_clamp(self, clamp: float | None) -> None:
+        """Refuse a bound on rewards where what is sampled, and scaled, are sums of several."""
+        if clamp is not None and self.n_step > 1:
+            raise UserError(
+                f"reward_scale.clamp={clamp} would bound the sum of {self.n_step} rewards, as"
+                f" replay.n_step={self.n_step} samples them, and not each: leave one of them out."
+            )
+
     def build(self, gamma: float, seed: int) -> ReplayBuffer:
         """Return the empty buffer; it takes memory as it is written."""
         return ReplayBuffer(

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 __all__ = ["Row"]
 
-_SUMMED = ("time/", "episode/count")
+_SUMMED = ("time/", "episode/count", "reward/failed/")
 _WORK = ("time/collect", "time/learn")
+#: as they stand at the end: counters, and weights that move
+_LAST = ("update/skipped", "entropy/coefficient", "kl/coefficient", "reward/scale", "lr")
+_LARGEST = ("completion/length_max", "sampler/log_prob_gap_max")
+#: means over the episodes that ended in a round
+_PER_EPISODE = ("return/mean", "return/std", "episode/length")
 
 
 class Row:
     """Gather the figures and records of rounds until they are written as one row.
 
-    Times and counts add up, speeds are over the time that they took, and everything else is the
-    mean over the rounds that had it.
+    Times and counts add up, speeds are over the time that they took, figures of episodes are over
+    all episodes; of counters and coefficients the last one stands, and of anything else the mean
+    over the rounds that had it.
     """
 
     def __init__(self) -> None:
@@ -31,19 +38,31 @@ class Row:
         """Return the figures of all rounds so far, as one."""
         if len(self.rounds) == 1:
             return self.rounds[0]
-        work = [sum(r.get(key, 0.0) for key in _WORK) for r in self.rounds]
         merged = {}
         for name in dict.fromkeys(name for r in self.rounds for name in r):
-            found = [(r[name], t) for r, t in zip(self.rounds, work, strict=True) if name in r]
-            values = [value for value, _ in found]
-            total = sum(t for _, t in found)
+            had = [r for r in self.rounds if name in r]
+            values = [r[name] for r in had]
             if name.startswith(_SUMMED):
                 merged[name] = sum(values)
-            elif name.startswith("speed/") and total > 0:
-                merged[name] = sum(value * t for value, t in found) / total
+            elif name in _LAST:
+                merged[name] = values[-1]
+            elif name in _LARGEST:
+                merged[name] = max(values)
+            elif name.startswith("speed/"):
+                merged[name] = _mean(values, [sum(r.get(k, 0.0) for k in _WORK) for r in had])
+            elif name in _PER_EPISODE:
+                merged[name] = _mean(values, [r.get("episode/count", 1.0) for r in had])
             else:
-                merged[name] = sum(values) / len(values)
+                merged[name] = _mean(values)
+        if "return/std" in merged:
+            merged["return/std"] = self._return_std(merged["return/mean"])
         return merged
+
+    def _return_std(self, mean: float) -> float:
+        """Return the deviation over all episodes: that within rounds and that between them."""
+        had = [r for r in self.rounds if "return/std" in r]
+        squares = [r["return/std"] ** 2 + (r["return/mean"] - mean) ** 2 for r in had]
+        return math.sqrt(_mean(squares, [r.get("episode/count", 1.0) for r in had]))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was gathered."""
@@ -52,3 +71,10 @@ class Row:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a :meth:`state_dict`."""
         self.rounds, self.records = list(state["rounds"]), list(state["records"])
+
+
+def _mean(values: Sequence[float], weights: Sequence[float] | None = None) -> float:
+    """Return the weighted mean; the plain one where there are no weights or all are 0."""
+    if not weights or sum(weights) <= 0:
+        return sum(values) / len(values)
+    return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)

@@ -38,6 +38,7 @@ from zoo.errors import UserError
 __all__ = ["RunFolder", "finite", "made_with", "open_recorder"]
 
 _PACKAGES = ("torch", "tensordict", "numpy", "gymnasium", "transformers", "reasoning-gym", "vllm")
+_LOCK_TRIES = 10
 _ROWS = ("metrics.jsonl", "episodes.jsonl", "completions.jsonl")
 
 
@@ -122,14 +123,19 @@ class RunFolder:
             Where another process is training in it.
         """
         file = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(file)
-            raise UserError(
-                f"another process is training in {self.path}: wait for it, or stop it first."
-            ) from error
-        self._lock = file
+        for waited in range(_LOCK_TRIES):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock = file
+                return
+            except OSError as error:
+                if waited == _LOCK_TRIES - 1:
+                    os.close(file)
+                    raise UserError(
+                        f"another process is training in {self.path}: wait for it, or stop it"
+                        " first."
+                    ) from error
+            time.sleep(0.05)  # a report that looks whether it is held holds it for an instant
 
     def unlock(self) -> None:
         """Give the folder up."""

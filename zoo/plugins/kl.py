@@ -129,6 +129,11 @@ class KL:
                 f"{facts.algorithm} learns from replayed steps of many past policies, of which"
                 f" kl.estimator={knobs.estimator} can't be estimated: use kl.estimator=exact."
             )
+        if knobs.target is not None:
+            raise UserError(
+                "kl.target moves the coefficient once per rollout, of which"
+                f" {facts.algorithm} makes one every few steps: leave it out."
+            )
         return cls(dataclasses.replace(knobs, monitor_every=0))
 
     @property
