@@ -244,6 +244,18 @@ def test_gaussian_noise_has_the_same_size_in_units_of_each_range() -> None:
     assert large.min(0).tolist() == [-2, 0] and large.max(0).tolist() == [2, 10]
 
 
+def test_noise_is_added_to_the_squashed_action_and_cut_off_there() -> None:
+    policy, observation = (
+        td3(std=0.8),
+        np.random.default_rng(1).standard_normal((50, 3), np.float32),
+    )
+    mode = policy.act(observation, np.random.default_rng(0), deterministic=True)[0].copy()
+    action, _ = policy.act(observation, np.random.default_rng(5))
+    draws = np.random.default_rng(5).standard_normal((1, 50, 2), dtype=np.float32)[0]
+    y = np.clip((mode - [0, 5]) / [2, 5] + 0.8 * draws, -1, 1)
+    np.testing.assert_allclose(action, [0, 5] + y * [2, 5], rtol=1e-5, atol=1e-5)
+
+
 def test_ornstein_uhlenbeck_noise_by_hand() -> None:
     noise = ActionNoise(NoiseKnobs("ou", std=0.2, theta=0.5, dt=0.25), size=1)
     noise.begin(4, 2, np.random.default_rng(3))

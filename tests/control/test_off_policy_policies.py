@@ -351,6 +351,8 @@ def test_dueling_values_are_centred_advantages_on_a_common_value() -> None:
     action, _ = policy.act(flat, np.random.default_rng(0), deterministic=True)
     assert torch.equal(policy.index(torch.from_numpy(action)), q.view(-1, 4).argmax(1))
     assert len(set(action.tolist())) > 1
+    # trunk 3 → 16; 16 → 16 → 4 and 16 → 16 → 1 for the streams
+    assert sum(p.numel() for p in policy.parameters()) == 64 + (272 + 68) + (272 + 17)
 
 
 @pytest.mark.parametrize("sizes", [(), (8,), (8, 7, 6)])

@@ -193,6 +193,8 @@ def test_initialisation_is_torchs_own_or_orthogonal_and_differs_between_networks
             assert values.abs().max() <= bound
         assert weight.abs().max() > 0.9 * bound
         assert not torch.equal(weight[0], weight[1])
+    for values in (uniform.weights[0], uniform.biases[0]):
+        assert values.max() > 0.9 / 4 and values.min() < -0.9 / 4
     spread = uniform.weights[0].std() * 4 * 3**0.5
     torch.testing.assert_close(spread, torch.tensor(1.0), rtol=0.02, atol=0)
     made = Stacked(2, [64, 64, 4], "tanh", orthogonal=True, head_gain=0.01)
