@@ -10,9 +10,9 @@ from zoo.benchmarks.aggregate import Aggregate, average
 from zoo.benchmarks.intervals import fewest_runs
 from zoo.benchmarks.origin import origin_notes, origin_section, settings_section
 from zoo.benchmarks.overview import overview_section, overview_verdicts
-from zoo.benchmarks.records import Collection, Note, Run
+from zoo.benchmarks.records import Collection, Note, Run, place
 from zoo.benchmarks.report.page import Cell, Page, Row, Section, Table
-from zoo.benchmarks.task_section import figure, runs_anchor, task_section
+from zoo.benchmarks.task_section import figure, runs_anchor, seconds, task_section
 from zoo.benchmarks.tasks import Task, gather
 from zoo.benchmarks.wording import duration, listed, plural, value
 from zoo.errors import UserError, nearest
@@ -21,7 +21,8 @@ __all__ = ["Options", "compare"]
 
 _METHOD = (
     "IQM is the interquartile mean: the mean of the middle half of the runs. A run's value is"
-    " its evaluation nearest to the compared step, at most 5 % past it, and not its best one.",
+    " its evaluation nearest to the compared step, or between two on the line that joins them; not"
+    " its best one.",
     "Intervals are 95 % intervals over runs: percentiles of the bootstrapped IQM, widened for few"
     " runs, and Wilson's for the probability of improvement, which is P(X > Y) + ½ P(X = Y). How"
     " often they hold the true value, for how many runs and which distributions, was simulated: the"
@@ -151,6 +152,12 @@ def _verdicts(
     decided = [(p, t) for t in tasks for p in compared[t.env] if p.decided]
     open_ = [(p, t) for t in tasks for p in compared[t.env] if not p.decided]
     said += [verdicts.sentence(p, t) for p, t in (*decided, *open_)]
+    said += [
+        f"{listed([g.label for g in t.groups if not g.members])} on [{t.env}](#{t.anchor}) can't be"
+        " compared: the notes say why."
+        for t in tasks
+        if len(t.compared) < len(t.groups)
+    ]
     for task in tasks:
         said += verdicts.speeds(task, baseline)
         said += verdicts.gains(task) or verdicts.levels(task)
@@ -183,9 +190,8 @@ def _few(tasks: Sequence[Task]) -> list[str]:
 
 def _files(run: Run) -> Cell:
     """Return where a run's files are, or the file of results that it was kept in."""
-    text = "/".join(run.source.parts[-3:])
     kept = next((place for place in run.source.parents if place.is_file()), None)
-    return Cell(text, run.source if run.source.exists() else kept)
+    return Cell(place(run.source), run.source if run.source.exists() else kept)
 
 
 def _runs_section(tasks: Sequence[Task]) -> Section:
@@ -194,7 +200,7 @@ def _runs_section(tasks: Sequence[Task]) -> Section:
         for group in task.groups:
             values = {id(m.run): m.value for m in group.members}
             everyone = [*(m.run for m in group.members), *group.others]
-            for place, run in enumerate(everyone):
+            for row, run in enumerate(everyone):
                 facts = run.facts
                 peak = facts.get("peak_rss_gib")
                 cells = (
@@ -204,11 +210,11 @@ def _runs_section(tasks: Sequence[Task]) -> Section:
                     Cell(value(values.get(id(run)), task.percent)),
                     Cell(run.status),
                     Cell(figure(run, task)),
-                    Cell(duration(facts.get("wall_s"))),
+                    Cell(duration(seconds(run, task))),
                     Cell("–" if peak is None else f"{peak:.2f}"),
                     _files(run),
                 )
-                anchor = runs_anchor(task, group) if place == 0 else ""
+                anchor = runs_anchor(task, group) if row == 0 else ""
                 rows.append(Row(cells, anchor, group.colour))
     columns = ("label", "task", "seed", "value", "status", "steps", "time", "peak GiB", "files")
     caption = "Every run, with the value that entered the statistics and where its files are."

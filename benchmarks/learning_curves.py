@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,11 +34,20 @@ def over_steps(group: Group, kind: str) -> Series:
 
 
 def over_time(group: Group, kind: str) -> Series:
-    """Return a group's curve over seconds of training; members without times are left out."""
-    members = [(_name(m.run), m.curve.wall_s, m.curve.value) for m in group.members]
-    others = [(_name(r), c.wall_s, c.value) for r, c in _uncounted(group, kind)]
-    timed = [(n, x, y) for n, x, y in members if x is not None]
-    return _series(group, timed, [(n, x, y) for n, x, y in others if x is not None])
+    """Return a group's curve over seconds of training: that over steps, at their mean times.
+
+    Members without times are left out.
+    """
+    timed = [m for m in group.members if m.curve.wall_s is not None]
+    traces = [(_name(m.run), m.curve.wall_s, m.curve.value) for m in timed]
+    traces += [(_name(r), c.wall_s, c.value) for r, c in _uncounted(group, kind)]
+    steps = _series(group, [(_name(m.run), m.curve.step, m.curve.value) for m in timed], ())
+    times = [np.interp(steps.x, m.curve.step, m.curve.wall_s) for m in timed]
+    return replace(
+        steps,
+        x=np.mean(times, axis=0) if steps.x.size else steps.x,
+        traces=tuple(Trace(n, x, y) for n, x, y in traces if x is not None),
+    )
 
 
 def _name(run: Run) -> str:

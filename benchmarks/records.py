@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Collection", "Curve", "Note", "Run"]
+__all__ = ["Collection", "Curve", "Note", "Run", "place"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,11 @@ class Curve:
     step: np.ndarray
     value: np.ndarray
     wall_s: np.ndarray | None = None
+
+
+def place(source: Path) -> str:
+    """Return the end of a path that tells runs of one bench apart: ppo/CartPole-v1/seed-0."""
+    return "/".join(source.parts[-3:])
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from zoo.benchmarks.tasks import Group, Task
 from zoo.benchmarks.verdicts import Pair
 from zoo.benchmarks.wording import duration, interval, number, rate, signed, slug, value
 
-__all__ = ["figure", "runs_anchor", "task_section"]
+__all__ = ["figure", "runs_anchor", "seconds", "task_section"]
 
 
 def runs_anchor(task: Task, group: Group) -> str:
@@ -136,7 +136,8 @@ def _charts(task: Task, threshold: float | None) -> list[Chart]:
                 levels,
                 x_format="seconds",
                 y_format=y_format,
-                caption=f"The same over seconds of training.{lacking}",
+                caption="The same over training time: each point is at the mean time of its step."
+                + lacking,
             )
         )
     return found
@@ -221,7 +222,7 @@ def _costs(task: Task, threshold: float | None, baseline: str | None) -> Table:
         peaks = [
             m.run.facts["peak_rss_gib"] for m in group.members if m.run.facts.get("peak_rss_gib")
         ]
-        times = [_seconds(m.run, task) for m in group.members]
+        times = [seconds(m.run, task) for m in group.members]
         known = [t for t in times if t is not None]
         cells = [
             Cell(group.label, f"#{runs_anchor(task, group)}"),
@@ -250,10 +251,12 @@ def _costs(task: Task, threshold: float | None, baseline: str | None) -> Table:
     return Table(tuple(columns), tuple(rows), f"What the runs took.{until}")
 
 
-def _seconds(run: Run, task: Task) -> float | None:
+def seconds(run: Run, task: Task) -> float | None:
+    """Return how long a run took, by its summary or the end of its curve; None if not known."""
     if run.facts.get("wall_s") is not None:
         return float(run.facts["wall_s"])
-    wall = run.curves[task.kind].wall_s
+    curve = run.curves.get(task.kind)
+    wall = None if curve is None else curve.wall_s
     return None if wall is None else float(wall[-1])
 
 

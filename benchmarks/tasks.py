@@ -134,7 +134,7 @@ def gather(runs: Sequence[Run], at: float | None = None) -> tuple[tuple[Task, ..
         In the order in which they were named.
     """
     notes: list[Note] = []
-    labelled = _split_labels(_split_kinds([_in_capitals(run) for run in runs]), notes)
+    labelled = _split_labels(_split_kinds([_in_capitals(run) for run in runs], notes), notes)
     labelled, repeats = drop_repeats(labelled)  # of labels that were told apart or became one
     notes += repeats
     colours = {label: i for i, label in enumerate(dict.fromkeys(r.label for r in labelled))}
@@ -164,12 +164,16 @@ def _in_capitals(run: Run) -> Run:
     return replace(run, label=run.label.upper()) if own else run
 
 
-def _split_kinds(runs: Sequence[Run]) -> list[Run]:
+def _split_kinds(runs: Sequence[Run], notes: list[Note]) -> list[Run]:
     """Tell runs apart that different programs wrote under one name which nobody chose."""
     kinds: dict[tuple[str, str], set[str]] = {}
     for run in runs:
         kinds.setdefault((run.label, run.env), set()).add(run.kind)
     mixed = {label for (label, _), found in kinds.items() if len(found) > 1}
+    notes += [
+        Note(f"The runs named {label} are of several programs, and one group because of that name.")
+        for label in dict.fromkeys(r.label for r in runs if r.named and r.label in mixed)
+    ]
     return [
         replace(run, label=f"{run.label} ({_PROGRAMS[run.kind]})")
         if run.label in mixed and run.kind in _PROGRAMS and not run.named
@@ -261,10 +265,17 @@ def _task(
     unit, mixed = _unit(env, usable, notes)
     step = None if mixed else _common_step(env, usable, kind, unit, at, notes)
     members: dict[str, list[Member]] = {}
+    remarks: dict[tuple[str, str], list[Run]] = {}
     for run in usable:
-        value = _value(run, run.curves[kind], kind, step, unit, notes)
+        value, remark = _value(run.curves[kind], kind, step)
+        if remark:
+            remarks.setdefault((run.label, remark), []).append(run)
         if value is not None:
             members.setdefault(run.label, []).append(Member(run, run.curves[kind], value))
+    notes += [
+        Note(f"{env}: {runs_named(those)} {several(those, 'was', 'were')} {remark}.")
+        for (_, remark), those in remarks.items()
+    ]
     inside = {id(m.run) for group in members.values() for m in group}
     groups = [
         Group(
@@ -378,36 +389,27 @@ def _common_step(
     return step
 
 
-def _value(
-    run: Run, curve: Curve, kind: str, step: float | None, unit: str, notes: list[Note]
-) -> float | None:
-    """Return what a run had reached at a step; None where it was not measured about there.
+def _value(curve: Curve, kind: str, step: float | None) -> tuple[float | None, str]:
+    """Return what a run had reached at a step, and a remark where that is not plain.
 
-    The evaluation nearest to it, at most a little past it; of training episodes, whose returns are
-    noisy, the mean over the last tenth of the steps until then.
+    The evaluation nearest to it, if one is within 5 %, else the point on the line between its
+    neighbours; of training episodes, whose returns are noisy, the mean over the last tenth of the
+    steps until then. None where it was not measured about there.
     """
-    at = float(curve.step[-1]) if step is None else step
-    within = int(np.searchsorted(curve.step, at * PAST, side="right"))
-    if within == 0 or curve.step[-1] < at * _BEFORE:
-        measured, when = (curve.step[0], "first") if within == 0 else (curve.step[-1], "last")
-        notes.append(
-            Note(
-                f"{runs_named([run])} on {run.env} was {when} measured at {number(measured)}"
-                f" {unit}: it has no value at {number(at)} and is left out there.",
-                run.source,
-            )
-        )
-        return None
-    nearest = int(np.abs(curve.step[:within] - at).argmin())
-    if curve.step[nearest] < at * _BEFORE:
-        notes.append(
-            Note(
-                f"{runs_named([run])} on {run.env} is compared at {number(at)} {unit}, but was last"
-                f" measured before that at {number(curve.step[nearest])}.",
-                run.source,
-            )
-        )
-    first = nearest
+    x, y = curve.step, curve.value
+    at = float(x[-1]) if step is None else step
+    if x[0] > at * PAST:
+        return None, f"first measured after {number(at)}, and left out"
+    if x[-1] < at * _BEFORE:
+        return None, f"last measured before {number(at)}, and left out"
+    nearest = int(np.abs(x - at).argmin())
     if kind == "training":
-        first = min(first, int(np.searchsorted(curve.step, curve.step[nearest] * _BEFORE)))
-    return float(curve.value[first : nearest + 1].mean())
+        last = int(np.searchsorted(x, at * PAST, side="right"))
+        first = min(last - 1, int(np.searchsorted(x, x[last - 1] * _BEFORE)))
+        return float(y[first:last].mean()), ""
+    if at / PAST <= x[nearest] <= at * PAST or at > x[-1]:
+        return float(y[nearest]), ""
+    return float(np.interp(at, x, y)), (
+        f"not measured near {number(at)}: the value there is on the line between the measurements"
+        " before and after"
+    )

@@ -111,11 +111,11 @@ def sentence(pair: Pair, task: Task) -> str:
             f"{better.label} beats {worse.label} on {env}: {spread}{points}, probability of"
             f" improvement {_probability(pair.probability.value)} ({_where(pair, task)})."
         )
-    half = (pair.difference.high - pair.difference.low) / 2
+    seen = pair.difference.value - pair.difference.low
     return (
         f"No difference outside noise between {better.label} and {worse.label} on {env}:"
-        f" {spread}{points} ({_where(pair, task)}; here a difference has to pass about"
-        f" {value(100 * half if percent else half)}{points} to be seen)."
+        f" {spread}{points} ({_where(pair, task)}; of such runs a difference is seen from about"
+        f" {value(100 * seen if percent else seen)}{points} on)."
     )
 
 

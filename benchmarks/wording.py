@@ -92,14 +92,14 @@ def plural(count: int, noun: str) -> str:
 
 
 def slug(*parts: str) -> str:
-    """Return a name for anchors and files: letters and digits of any script, and hyphens.
+    """Return a name for anchors and files: at most 80 letters, digits and hyphens.
 
     Examples
     --------
     >>> slug("task", "ALE/Pong-v5")
     'task-ale-pong-v5'
     """
-    return re.sub(r"[\W_]+", "-", "-".join(parts).lower()).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower())[:80].strip("-")
 
 
 def several(things: Sequence[object], one: str = "is", more: str = "are") -> str:

@@ -48,7 +48,16 @@ def without_folder(folder: Path) -> list[Note]:
         )
         for run in failed
     ]
-    waiting = len(missing) - len(failed)
+    lost = [run for run in missing if run.get("status") == "finished"]
+    notes += [
+        Note(
+            f"{run.get('label')} on {run.get('env')}, seed {run.get('seed')}, finished, but there"
+            " is no run in its folder any more.",
+            folder,
+        )
+        for run in lost
+    ]
+    waiting = len(missing) - len(failed) - len(lost)
     if waiting:
         notes.append(Note(f"{folder.name}: {count(waiting, 'run')} not begun yet.", folder))
     return notes
@@ -80,4 +89,4 @@ def _why(run: dict[str, Any]) -> str:
 
 def _exists(folder: Path, run: dict[str, Any]) -> bool:
     named = _folder(folder, run)
-    return named is not None and Path(named).is_dir()
+    return named is not None and (Path(named) / "config.yaml").is_file()

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from zoo.benchmarks.records import Collection, Curve, Note, Run
+from zoo.benchmarks.records import Collection, Curve, Note, Run, place
 
 __all__ = ["EPISODES", "Series", "clean", "count", "diverged", "thin", "with_curves"]
 
@@ -131,7 +131,7 @@ def with_curves(
     curves = {key: one.curve for key, one in series.items() if one.curve is not None}
     status = "diverged" if diverged(series, run.metric) else run.status
     said = [*remarks, *(f"{key}: {text}" for key, one in series.items() for text in one.remarks)]
-    notes = tuple(Note(f"{name or run.source.name}: {text}.", run.source) for text in said)
+    notes = tuple(Note(f"{name or place(run.source)}: {text}.", run.source) for text in said)
     return Collection((replace(run, curves=curves, status=status),), notes)
 
 

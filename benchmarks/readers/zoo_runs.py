@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from zoo.benchmarks.readers.series import Series, clean, count, with_curves
-from zoo.benchmarks.records import Collection, Note, Run
+from zoo.benchmarks.records import Collection, Note, Run, place
 from zoo.errors import UserError
 
 __all__ = ["SERIES", "flatten", "is_run", "number", "read_run", "settings_of"]
@@ -54,7 +54,7 @@ def read_run(folder: Path, label: str | None = None, env: str | None = None) -> 
     config = _config(folder / "config.yaml")
     rows, remarks = _rows(folder / "metrics.jsonl")
     if not rows:
-        return Collection((), (Note(f"{folder.name} recorded nothing: it is left out.", folder),))
+        return Collection((), (Note(f"{place(folder)} recorded nothing: it is left out.", folder),))
     summary = _summary(folder / "summary.json", remarks)
     algo, own_env, world = (_at(config, key) for key in ("algo.name", "env.name", "world"))
     if world not in _UNITS or not isinstance(own_env, str):
@@ -64,7 +64,7 @@ def read_run(folder: Path, label: str | None = None, env: str | None = None) -> 
     if env not in (None, own_env):
         remarks.append(f"its own files say {own_env}, and it stands under {env} as asked for")
     if not series:
-        text = f"{folder.name}: no evaluation and no finished episode is in it: it is left out."
+        text = f"{place(folder)}: no evaluation and no finished episode is in it: it is left out."
         return Collection((), (Note(text, folder),))
     run = Run(
         label=label or str(algo),

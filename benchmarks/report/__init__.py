@@ -29,8 +29,8 @@ def write(page: Page, path: Path) -> list[Path]:
     Raises
     ------
     UserError
-        Where the name has another ending, it can't be written there, or ``x.md`` was asked for only
-        by ``x.html`` and there is one that no report made.
+        Where the name has another ending, it can't be written there, or there is a file of that
+        name that no report made.
     ValueError
         Where two charts of the page have one name, or one that is no file name.
     """
@@ -45,11 +45,12 @@ def write(page: Page, path: Path) -> list[Path]:
     texts[twin] = markdown.render(page, path.parent, markdown.as_target(pictures.name))
     drawn = {pictures / name: text for name, text in markdown.pictures(page).items()}
     try:
-        if path != twin and not _may_replace(twin):
-            raise UserError(
-                f"{twin} would be replaced, and no report made it: give {path.name} another name, "
-                "or move that file."
-            )
+        for file in texts:
+            if not _may_replace(file):
+                raise UserError(
+                    f"{file} would be replaced, and no report made it: give {path.name} another"
+                    " name, or move that file."
+                )
         path.parent.mkdir(parents=True, exist_ok=True)
         if drawn:
             pictures.mkdir(exist_ok=True)
@@ -71,9 +72,9 @@ def _check_names(page: Page) -> None:
             seen.add(block.name)
 
 
-def _may_replace(twin: Path) -> bool:
-    signature = markdown.SIGNATURE.encode()
-    return not twin.is_file() or twin.read_bytes().startswith(signature)
+def _may_replace(file: Path) -> bool:
+    signature = html.SIGNATURE if file.suffix == ".html" else markdown.SIGNATURE
+    return not file.is_file() or signature.encode() in file.read_bytes()[:4096]
 
 
 def _remove_others(folder: Path, kept: set[Path]) -> None:

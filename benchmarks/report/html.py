@@ -27,12 +27,16 @@ from zoo.benchmarks.report.texts import (
     spans,
 )
 
-__all__ = ["render"]
+__all__ = ["SIGNATURE", "render"]
 
 #: what a script reads as a number by itself
 _PLAIN = re.compile(r"-?\d+(\.\d+)?")
 #: with fewer sections, a page needs no table of contents
 _LONG = 3
+
+
+#: by which a page is known to be one that may be replaced
+SIGNATURE = '<meta name="generator" content="zoo report">'
 
 
 def render(page: Page, folder: Path) -> str:
@@ -49,6 +53,7 @@ def render(page: Page, folder: Path) -> str:
 <meta http-equiv="Content-Security-Policy" content="{_policy(css, script)}">
 <meta name="color-scheme" content="light dark">
 <meta name="referrer" content="no-referrer">
+{SIGNATURE}
 <title>{title}</title>
 <link rel="icon" href="data:,">
 <style>{css}</style>

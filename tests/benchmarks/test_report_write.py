@@ -76,13 +76,20 @@ def test_another_ending_is_refused(tmp_path, name):
     assert tree(tmp_path) == []
 
 
-def test_a_page_that_no_report_made_is_not_replaced_by_the_way(tmp_path):
+def test_a_page_that_no_report_made_is_not_replaced(tmp_path):
     (tmp_path / "README.md").write_text("# Mine")
-    with pytest.raises(UserError, match=r"README\.md would be replaced"):
-        write(page("a"), tmp_path / "README.html")
-    assert tree(tmp_path) == ["README.md"]
+    (tmp_path / "own.html").write_text("<p>Mine")
+    for name, kept in (("README.html", "README.md"), ("README.md", "README.md"), ("own.html",) * 2):
+        with pytest.raises(UserError, match=f"{kept} would be replaced"):
+            write(page("a"), tmp_path / name)
+    assert tree(tmp_path) == ["README.md", "own.html"]
     assert (tmp_path / "README.md").read_text() == "# Mine"
-    write(page("a"), tmp_path / "README.md")  # asked for by its name
+
+
+def test_a_page_that_a_report_made_is_replaced(tmp_path):
+    for _ in range(2):
+        write(page("a"), tmp_path / "a.html")
+        write(page("a"), tmp_path / "b.md")
 
 
 def test_a_folder_that_is_a_file_is_told(tmp_path):

@@ -40,21 +40,42 @@ def test_a_run_not_measured_by_then_is_left_out_and_said():
     runs = [run("a", 0, [1, 2]), run("b", 0, [9], steps=[900])]
     (task,), notes = gather(runs)
     assert [g.label for g in task.compared] == ["a"]
-    assert "b seed 0 on CartPole-v1 was first measured at 900" in texts(notes)
+    assert "b seed 0 was first measured after 200, and left out" in texts(notes)
 
 
 def test_a_run_that_ends_long_before_the_step_asked_for_is_left_out():
     runs = [run("a", 0, [1, 2]), run("b", 0, [9], steps=[100])]
     (task,), notes = gather(runs, at=200)
     assert [g.label for g in task.compared] == ["a"]
-    assert "b seed 0 on CartPole-v1 was last measured at 100" in texts(notes)
+    assert "b seed 0 was last measured before 200, and left out" in texts(notes)
 
 
-def test_a_measurement_far_before_the_compared_step_is_said():
+def test_between_measurements_the_line_that_joins_them_counts_and_that_is_said():
     runs = [run("a", 0, [1, 2], steps=[100, 1000]), run("b", 0, [3, 4, 5], steps=[1, 500, 2000])]
     (task,), notes = gather(runs)
-    assert [g.values.tolist() for g in task.groups] == [[2], [4]]
-    assert "b seed 0 on CartPole-v1 is compared at 1,000" in texts(notes)
+    assert [g.values.tolist() for g in task.groups] == [[2], [pytest.approx(4 + 1 / 3)]]
+    assert "b seed 0 was not measured near 1,000: the value there is on the line" in texts(notes)
+
+
+def test_groups_on_one_line_are_equal_wherever_they_are_evaluated():
+    a = run("a", 0, [4, 8, 12, 16, 20], steps=[4000, 8000, 12_000, 16_000, 20_000])
+    b = run("b", 0, [5, 10, 15], steps=[5000, 10_000, 15_000])
+    (task,), _ = gather([a, b])
+    assert [g.values.tolist() for g in task.groups] == [[pytest.approx(15)], [15]]
+
+
+def test_remarks_on_many_runs_are_one_note():
+    runs = [run("a", 0, [1, 2], steps=[100, 1000])]
+    runs += [run("b", s, [3, 4, 5], steps=[1, 500, 2000]) for s in range(9)]
+    _, notes = gather(runs)
+    assert sum("on the line" in note.text for note in notes) == 1
+
+
+def test_several_programs_under_one_chosen_name_are_said():
+    runs = [run("x", 0, [1], named=True), run("x", 0, [2], kind="csv", named=True)]
+    (task,), notes = gather(runs)
+    assert [len(g.members) for g in task.groups] == [2]
+    assert "The runs named x are of several programs" in texts(notes)
 
 
 @pytest.mark.parametrize("status", ["failed", "diverged", "interrupted", "running"])
