@@ -3,8 +3,10 @@
 What the next `zoo bench` does with a run, by the first line that holds:
 
     summary.json says finished                 SKIP
-    manifest or summary.json says failed       RETRY: its folder is moved aside, and it starts anew
-    there is checkpoints/last.pt               RESUME: it goes on exactly where it was saved
+    summary.json says failed                   RETRY: its folder is moved aside, and it starts anew
+    there is checkpoints/last.pt               RESUME: it goes on exactly where it was saved, also
+                                               where it was killed, for lack of memory perhaps
+    the manifest says failed                   RETRY
     there is anything else                     RESTART: killed before it was saved, it starts anew
     there is no folder, or an empty one        START
 
@@ -71,11 +73,13 @@ def next_step(job: Job, record: Record, folder: Path) -> Step:
     if not folder.is_dir() or not any(folder.iterdir()):
         return Step.RETRY if record.status == "failed" else Step.START
     status = summary(folder).get("status")
-    if status != "finished" and "failed" in (status, record.status):
+    if status == "failed":
         return Step.RETRY
     if status == "finished" or (folder / "checkpoints" / "last.pt").is_file():
         _refuse_other_settings(job, folder)
         return Step.SKIP if status == "finished" else Step.RESUME
+    if record.status == "failed":
+        return Step.RETRY
     if record.attempts == 0 and not (folder / "config.yaml").is_file():
         raise UserError(f"{folder} holds what no run wrote: move it, or choose another --out.")
     return Step.RESTART
@@ -113,10 +117,13 @@ def outcome(folder: Path, log: Path, ended: Ended, stopped: bool) -> tuple[str, 
         Whether all runs were asked to stop.
     """
     code = ended.code
-    if summary(folder).get("status") == "finished":
+    own = summary(folder).get("status")
+    if own == "finished":
         return "finished", None
     if ended.reason and code is not None:
         return "failed", ended.reason
+    if own == "failed":  # by itself, even where all runs were being stopped
+        return "failed", _last_line(log)
     if stopped or code in (None, 130, -signal.SIGINT, -signal.SIGTERM):
         return "interrupted", None if stopped else ended.reason or None
     if code < 0:

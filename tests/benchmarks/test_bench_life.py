@@ -39,8 +39,8 @@ def record(job, **known) -> Record:
         ("finished", True, "running", Step.SKIP),
         ("finished", True, "failed", Step.SKIP),
         ("failed", True, "running", Step.RETRY),
-        ("interrupted", True, "failed", Step.RETRY),
-        (None, True, "failed", Step.RETRY),
+        ("interrupted", True, "failed", Step.RESUME),
+        (None, True, "failed", Step.RESUME),
         (None, False, "failed", Step.RETRY),
     ],
 )
