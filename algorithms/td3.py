@@ -104,7 +104,8 @@ class TD3(Algorithm):
 
     def losses(self, batch: TensorDict, update: Update) -> Iterator[Loss]:
         """Yield the critics' loss and, every d-th update, the actor's."""
-        k, slow = self.knobs, self.targets["policy"].module
+        k = self.knobs
+        slow: Any = self.targets["policy"].module
         observation, mask = batch["observation"], batch["mask"]
         with torch.no_grad():
             following = batch["next_observation"]

@@ -42,7 +42,11 @@ def over_time(group: Group, kind: str) -> Series:
     traces = [(_name(m.run), m.curve.wall_s, m.curve.value) for m in timed]
     traces += [(_name(r), c.wall_s, c.value) for r, c in _uncounted(group, kind)]
     steps = _series(group, [(_name(m.run), m.curve.step, m.curve.value) for m in timed], ())
-    times = [np.interp(steps.x, m.curve.step, m.curve.wall_s) for m in timed]
+    times = [
+        np.interp(steps.x, m.curve.step, m.curve.wall_s)
+        for m in timed
+        if m.curve.wall_s is not None
+    ]
     return replace(
         steps,
         x=np.mean(times, axis=0) if steps.x.size else steps.x,

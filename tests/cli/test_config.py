@@ -186,7 +186,7 @@ def test_an_algorithm_is_refused_where_its_file_says_so(
     assert "algo=smooth can't train on env=CartPole-v1 (discrete): it has no argmax" in str(
         caught.value
     )
-    assert "Use algo=grpo or algo=ppo." in str(caught.value)
+    assert "Use algo=dqn or algo=grpo or algo=ppo or algo=sac." in str(caught.value)
     compose(["algo=smooth", "env=Pendulum-v1"])
     choices.read.cache_clear()
 
