@@ -40,7 +40,7 @@ def row(question: str, answer: str = "#### 4") -> str:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["tran"], "unknown command 'tran': there is train, eval, enjoy, bench, report, list. Did you mean"),
+        (["tran"], "unknown command 'tran': there is train, eval, enjoy, bench, report, list. Did"),
         (["train"], "no algorithm given: add algo=NAME, one of"),
         (["train", "algo=grppo", "env=gsm8k"], "unknown algorithm 'grppo'"),
         (["train", "algo=ppo", "env=CartPole-v2"], "unknown environment 'CartPole-v2'"),
