@@ -18,7 +18,6 @@ from zoo.policies.categorical_q import CategoricalQPolicy
 from zoo.policies.control import MLPKnobs
 from zoo.policies.deterministic import DeterministicPolicy
 from zoo.policies.exploration import (
-    UCB,
     ActionNoise,
     EpsilonGreedy,
     ExplorationKnobs,
@@ -29,6 +28,7 @@ from zoo.policies.exploration import (
 )
 from zoo.policies.q_network import QNetworkPolicy
 from zoo.policies.squashed import SquashedGaussianPolicy
+from zoo.policies.ucb import UCB
 from zoo.rollouts.gymnasium import GymnasiumRollout
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)

@@ -94,6 +94,8 @@ class Stacked(nn.Module):
         number = self.count if count is None else count
         if x.device.type != "cpu" or x.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
             return self._plain(x, frozen, number)
+        if not torch.is_grad_enabled():
+            return torch.from_numpy(_run(x.numpy(), self, self.numpy()[:number])[0])
         # without parameters among its inputs the node has nothing but x to give a gradient to
         out: Tensor = _Stacked.apply(x, self, number, *(() if frozen else self._flat))
         return out
@@ -127,27 +129,32 @@ class Stacked(nn.Module):
         return h.float()
 
 
+def _run(
+    x: np.ndarray, networks: Stacked, layers: list[_Layers]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the outputs [K, M, out], and what went into every layer of every network."""
+    last, rows = len(layers[0]) - 1, len(x)
+    out = np.empty((len(layers), rows, len(layers[0][last][1])), np.float32)
+    inputs = []
+    for k, network in enumerate(layers):
+        h = x
+        for i, (weight, bias) in enumerate(network):
+            inputs.append(h)
+            to = out[k] if i == last else np.empty((rows, len(bias)), np.float32)
+            h = np.dot(h, weight.T, out=to)
+            h += bias
+            if i < last or networks.activate_last:
+                _activate(h, networks.activation)
+    return out, inputs
+
+
 class _Stacked(torch.autograd.Function):
     """y = W·a(… a(W·x + b) …) + b for K networks, and its gradients by hand."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, networks: Stacked, number: int, *parameters: Tensor) -> Tensor:
         layers = networks.numpy()[:number]
-        last, rows, start = len(layers[0]) - 1, len(x), x.numpy()
-        out = np.empty((number, rows, len(layers[0][last][1])), np.float32)
-        inputs = []
-        for k, network in enumerate(layers):
-            h = start
-            for i, (weight, bias) in enumerate(network):
-                inputs.append(h)
-                h = np.dot(
-                    h,
-                    weight.T,
-                    out=out[k] if i == last else np.empty((rows, len(bias)), np.float32),
-                )
-                h += bias
-                if i < last or networks.activate_last:
-                    _activate(h, networks.activation)
+        out, inputs = _run(x.numpy(), networks, layers)
         ctx.saved, ctx.networks, ctx.layers = inputs, networks, layers
         ctx.versions = [parameter._version for parameter in networks._flat]
         ctx.out = out if networks.activate_last else None
@@ -174,7 +181,7 @@ class _Stacked(torch.autograd.Function):
                 weight, h = layers[k][i][0], inputs[k * len(layers[k]) + i]
                 if wanted:
                     np.dot(gradient.T, h, out=own[2 * i][k])
-                    gradient.sum(0, out=own[2 * i + 1][k])
+                    np.add.reduce(gradient, 0, out=own[2 * i + 1][k])
                 if i:
                     gradient = np.dot(gradient, weight)
                     _slope(gradient, h, relu)
