@@ -10,6 +10,7 @@ from typing import Any
 from zoo.core import checkpoint, choices
 from zoo.core.buffer import RolloutBuffer
 from zoo.core.config import Config, as_overrides, compose, register
+from zoo.core.cpu import set_blas_threads
 from zoo.core.learner import Learner
 from zoo.core.protocols import Buffer, Plugin, TextEnv
 from zoo.core.recorder import Recorder
@@ -273,6 +274,7 @@ def _threads(config: Config) -> None:
     _default_threads = _default_threads or torch.get_num_threads()
     chosen = config["threads"] or (1 if config.world == "control" else _default_threads)
     torch.set_num_threads(int(chosen))
+    set_blas_threads(int(chosen))  # NumPy's, in which small networks are computed
 
 
 def _as_arguments(settings: Any) -> dict[str, Any]:
