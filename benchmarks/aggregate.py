@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,6 +74,7 @@ class Aggregate:
     overall: tuple[Overall, ...]
     notes: tuple[str, ...]
 
+    @functools.cached_property
     def pairs(self) -> list[tuple[Overall, Overall, Estimate, Estimate, bool]]:
         """Compare two by two, the better one first.
 
@@ -134,7 +136,9 @@ def average(tasks: Sequence[Task]) -> Aggregate | None:
 
 
 def _overall(groups: Sequence[Group], tasks: Sequence[Task], runs: int) -> Overall:
-    scores = np.stack([_scaled(g.values[:runs], t) for g, t in zip(groups, tasks)], axis=1)
+    scores = statistics.as_scores(
+        [_scaled(g.values[:runs], t) for g, t in zip(groups, tasks, strict=True)]
+    )
     seeds = tuple(g.seeds[:runs] for g in groups if g.seeds is not None)
     return Overall(
         groups[0].label,

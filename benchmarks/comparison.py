@@ -171,7 +171,7 @@ def _by_chance(
     baseline: str | None,
 ) -> list[str]:
     found = [p.difference for ps in compared.values() for p in ps]
-    found += [apart for _, _, apart, _, _ in averaged.pairs()] if averaged else []
+    found += [apart for _, _, apart, _, _ in averaged.pairs] if averaged else []
     picked = 0 if baseline else max(len(t.compared) for t in tasks)
     return verdicts.chance(sum(f.low is not None for f in found), picked)
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import Any
 import yaml
 
 from zoo.benchmarks.manifest import Record
+from zoo.benchmarks.sameness import flatten
 from zoo.benchmarks.suite import Job
 from zoo.core.config import as_overrides
 from zoo.errors import UserError
@@ -154,12 +154,12 @@ def summary(folder: Path) -> dict[str, Any]:
 def _refuse_other_settings(job: Job, folder: Path) -> None:
     file = folder / "config.yaml"
     try:
-        found = dict(_flat(yaml.safe_load(file.read_text("utf-8"))))
+        found = flatten(yaml.safe_load(file.read_text("utf-8")))
     except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
         raise UserError(
             f"{file} is not the configuration of a run: delete {folder}, or choose another --out."
         ) from error
-    expected = dict(_flat(job.config.to_dict()))
+    expected = flatten(job.config.to_dict())
     for key in [*expected, *found]:
         then, now = found.get(key, _ABSENT), expected.get(key, _ABSENT)
         if then != now and key.split(".")[0] not in _FREE:
@@ -167,14 +167,6 @@ def _refuse_other_settings(job: Job, folder: Path) -> None:
                 f"{folder} was run with {key}={_shown(then)}, and the suite now says"
                 f" {_shown(now)}: choose another --out, or delete that folder."
             )
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _shown(value: Any) -> str:

@@ -15,7 +15,7 @@ from zoo.benchmarks.report.page import (
     Table,
     Whisker,
 )
-from zoo.benchmarks.wording import interval, listed, plural, signed, value
+from zoo.benchmarks.wording import chance_of, interval, listed, plural, signed, value
 
 __all__ = ["overview_section", "overview_verdicts"]
 
@@ -26,14 +26,14 @@ def overview_verdicts(averaged: Aggregate) -> list[str]:
     """Say what the averages show: each decided comparison, and one sentence on the others."""
     said, open_ = [], []
     over = f"over {plural(len(averaged.envs), 'task')}"
-    for better, worse, apart, probability, paired in averaged.pairs():
+    for better, worse, apart, probability, paired in averaged.pairs:
         seeds = f"{plural(len(better.scores), 'seed')} each{', paired' if paired else ''}"
         if apart.low is None:
             continue
         if apart.excludes(0.0):
             said.append(
                 f"{better.label} beats {worse.label} {over}: {_difference(apart)} of the normalised"
-                f" IQM, probability of improvement {probability.value:.2f} ({seeds})."
+                f" IQM, probability of improvement {chance_of(probability.value)} ({seeds})."
             )
         else:
             open_.append(f"{better.label} and {worse.label} ({_difference(apart)})")
@@ -96,7 +96,7 @@ def overview_section(averaged: Aggregate) -> Section:
             f"{intro} Averages have intervals from {fewest_tasks()} tasks and {fewest_runs()} runs"
             " of each on: of fewer, the interquartile mean cuts inside single tasks."
         )
-    found = averaged.pairs()
+    found = averaged.pairs
     if found:
         compared = tuple(
             Row(

@@ -9,14 +9,9 @@ from pathlib import Path
 
 from zoo.benchmarks.manifest import Record
 from zoo.benchmarks.suite import Job
+from zoo.core.worlds import WORLDS
 
 __all__ = ["Progress", "Tail"]
-
-#: world → the setting that is the budget, the counter that spends it, the figure of evaluations
-_WORLDS = {
-    "control": ("total_steps", "env_steps", "eval/return_mean"),
-    "text": ("updates", "updates", "eval/accuracy_strict"),
-}
 
 
 class Tail:
@@ -31,8 +26,9 @@ class Tail:
     """
 
     def __init__(self, job: Job, folder: Path) -> None:
-        budget, self._counter, self._figure = _WORLDS[job.config.world]
-        self._file, self._budget = folder / "metrics.jsonl", int(job.config[budget])
+        world = WORLDS[job.config.world]
+        self._counter, self._figure = world.unit, f"eval/{world.score}"
+        self._file, self._budget = folder / "metrics.jsonl", int(job.config[world.budget])
         self._read = 0
         self.spent = 0.0
         self.evaluation: float | None = None

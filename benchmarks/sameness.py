@@ -7,7 +7,7 @@ from typing import Any
 
 from zoo.benchmarks.records import Run
 
-__all__ = ["hardware", "timed_alike", "trained_alike"]
+__all__ = ["flatten", "hardware", "timed_alike", "trained_alike"]
 
 #: settings that do not change what is learned
 _INCIDENTAL = (
@@ -44,3 +44,20 @@ def timed_alike(runs: list[Run]) -> bool:
     return len({hardware(run) for run in runs}) == 1 and not (
         "zoo" in kinds and kinds & _RUNNING_CLOCKS
     )
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return dotted key → value.
+
+    Examples
+    --------
+    >>> flatten({"algo": {"name": "ppo", "betas": [0.9, 0.999]}, "seed": 1})
+    {'algo.name': 'ppo', 'algo.betas': [0.9, 0.999], 'seed': 1}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

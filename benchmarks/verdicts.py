@@ -18,7 +18,7 @@ from zoo.benchmarks.learning_curves import median_speed, speed_unit
 from zoo.benchmarks.references import Published, reference
 from zoo.benchmarks.sameness import timed_alike
 from zoo.benchmarks.tasks import Group, Task
-from zoo.benchmarks.wording import interval, number, plural, rate, signed, value
+from zoo.benchmarks.wording import chance_of, interval, number, plural, rate, signed, value
 
 __all__ = ["Pair", "beside", "chance", "gains", "levels", "pairs", "sentence", "speeds"]
 
@@ -109,7 +109,7 @@ def sentence(pair: Pair, task: Task) -> str:
     if pair.decided:
         return (
             f"{better.label} beats {worse.label} on {env}: {spread}{points}, probability of"
-            f" improvement {_probability(pair.probability.value)} ({_where(pair, task)})."
+            f" improvement {chance_of(pair.probability.value)} ({_where(pair, task)})."
         )
     seen = pair.difference.value - pair.difference.low
     return (
@@ -117,10 +117,6 @@ def sentence(pair: Pair, task: Task) -> str:
         f" {spread}{points} ({_where(pair, task)}; of such runs a difference is seen from about"
         f" {value(100 * seen if percent else seen)}{points} on)."
     )
-
-
-def _probability(p: float) -> str:
-    return f"{p:.2f}".replace("0.", ".") if p < 1 else "1"
 
 
 def _seeds(pair: Pair) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from zoo.benchmarks.records import Run
 
 __all__ = [
+    "chance_of",
     "duration",
     "interval",
     "listed",
@@ -79,6 +80,11 @@ def duration(seconds: float | None) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+def chance_of(p: float) -> str:
+    """Write a probability: .83."""
+    return f"{p:.2f}".replace("0.", ".") if p < 1 else "1"
 
 
 def rate(x: float | None) -> str:

@@ -14,6 +14,8 @@ import yaml
 
 from zoo.benchmarks.readers.series import Series, clean, count, with_curves
 from zoo.benchmarks.records import Collection, Note, Run, place
+from zoo.benchmarks.sameness import flatten
+from zoo.core.worlds import WORLDS
 from zoo.errors import UserError
 
 __all__ = ["SERIES", "flatten", "is_run", "number", "read_run", "settings_of"]
@@ -25,7 +27,7 @@ SERIES = {
 }
 #: where a text run is not graded at all, its reward is what there is
 _UNGRADED = {"training": ("reward/mean",)}
-_UNITS = {"control": ("env_steps", "environment steps"), "text": ("updates", "updates")}
+_UNITS = {"env_steps": "environment steps", "updates": "updates"}
 _FACTS = ("env_steps", "updates", "tokens", "wall_s", "peak_rss_gib", "dataset", "model")
 
 
@@ -57,9 +59,10 @@ def read_run(folder: Path, label: str | None = None, env: str | None = None) -> 
         return Collection((), (Note(f"{place(folder)} recorded nothing: it is left out.", folder),))
     summary = _summary(folder / "summary.json", remarks)
     algo, own_env, world = (_at(config, key) for key in ("algo.name", "env.name", "world"))
-    if world not in _UNITS or not isinstance(own_env, str):
+    if world not in WORLDS or not isinstance(own_env, str):
         raise UserError(f"{folder / 'config.yaml'} is not the configuration of a run of ours.")
-    counter, unit = _UNITS[world]
+    counter = WORLDS[world].unit
+    unit = _UNITS[counter]
     metric, series = _series(rows, counter, "return" if world == "control" else "accuracy")
     if env not in (None, own_env):
         remarks.append(f"its own files say {own_env}, and it stands under {env} as asked for")
@@ -86,23 +89,6 @@ def read_run(folder: Path, label: str | None = None, env: str | None = None) -> 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that config.yaml holds, without what it says of where it was made."""
     return flatten({key: value for key, value in config.items() if key != "made_with"})
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return dotted key → value.
-
-    Examples
-    --------
-    >>> flatten({"algo": {"name": "ppo", "betas": [0.9, 0.999]}, "seed": 1})
-    {'algo.name': 'ppo', 'algo.betas': [0.9, 0.999], 'seed': 1}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _config(file: Path) -> dict[str, Any]:

@@ -86,10 +86,13 @@ def test_a_page_that_no_report_made_is_not_replaced(tmp_path):
     assert (tmp_path / "README.md").read_text() == "# Mine"
 
 
-def test_a_page_that_a_report_made_is_replaced(tmp_path):
-    for _ in range(2):
-        write(page("a"), tmp_path / "a.html")
-        write(page("a"), tmp_path / "b.md")
+@pytest.mark.parametrize("name", ["a.html", "b.md"])
+def test_a_page_that_a_report_made_is_replaced(tmp_path, name):
+    write(replace(page("a"), title="Before"), tmp_path / name)
+    assert "Before" in (tmp_path / name).read_text()
+    write(replace(page("a"), title="After"), tmp_path / name)
+    text = (tmp_path / name).read_text()
+    assert "After" in text and "Before" not in text
 
 
 def test_a_folder_that_is_a_file_is_told(tmp_path):

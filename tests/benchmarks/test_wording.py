@@ -64,6 +64,11 @@ def test_durations(seconds, text):
     assert wording.duration(seconds) == text
 
 
+def test_probabilities_and_speeds():
+    assert [wording.chance_of(p) for p in (0.0, 0.834, 0.1, 1.0)] == [".00", ".83", ".10", "1"]
+    assert [wording.rate(x) for x in (None, 1234.5, 1.5)] == ["–", "1,234", "1.50"]
+
+
 def test_lists_and_counts():
     assert wording.listed([]) == ""
     assert wording.listed(["a"]) == "a"

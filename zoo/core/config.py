@@ -24,6 +24,7 @@ from zoo.core import choices
 from zoo.core.overrides import INTERNAL, apply, as_overrides, parse
 from zoo.core.schema import conform, defaults, like_default, plain
 from zoo.core.settings import RunSettings
+from zoo.core.worlds import WORLDS
 from zoo.errors import UserError
 
 __all__ = ["Config", "as_overrides", "compose", "default_text_model", "locate", "register"]
@@ -33,8 +34,6 @@ _FILE_ONLY = ("_about_", "_choose_")
 _HUB_MODEL, _HUB_PRESET, _HUB_MEMORY_GIB = "Qwen/Qwen3-0.6B", "qwen3-0.6b-full", 22.0
 
 
-#: what the budget of a run counts
-_BUDGETS = {"control": "total_steps", "text": "updates"}
 #: classes given to the Python API, by their dotted path
 _OWN: dict[str, type] = {}
 
@@ -187,14 +186,14 @@ def compose(overrides: Sequence[str]) -> Config:
     for key, value in values:
         if key == "world":
             raise UserError(f"world={value} can't be set: env={picked['env']} is a {world} one.")
-        if key in _BUDGETS.values() and key != _BUDGETS[world]:
+        if key in [w.budget for w in WORLDS.values()] and key != WORLDS[world].budget:
             raise UserError(
                 f"{key} is no budget of a {world} task: env={picked['env']} counts"
-                f" {_BUDGETS[world]}=…."
+                f" {WORLDS[world].budget}=…."
             )
         apply(tree, original, key, value)
     config = Config(plain(tree), tuple(notes)).checked(original)
-    budget = _BUDGETS[world]
+    budget = WORLDS[world].budget
     if config[budget] is None:
         raise UserError(f"{budget} takes a whole number, not null: it is what the run may spend.")
     return config

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from zoo.core.config import Config, locate
+from zoo.core.worlds import WORLDS
 
 __all__ = ["Console", "Logger", "TensorBoard", "WandB", "make_loggers"]
 
@@ -112,7 +113,7 @@ class Console:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
         self.world = config.world
-        self.unit = "env_steps" if self.world == "control" else "updates"
+        self.unit = WORLDS[self.world].unit
         self.progress: Any = None
         self._total, self._done = _budget(config), done
         self.every_s, self.samples_every_s = every_s, samples_every_s

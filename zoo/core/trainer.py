@@ -13,14 +13,9 @@ from zoo.core.batch import check, live_steps
 from zoo.core.learner import Learner
 from zoo.core.protocols import Buffer, Plugin, Rollout
 from zoo.core.recorder import Recorder
+from zoo.core.worlds import WORLDS
 
 __all__ = ["Trainer"]
-
-#: world → (what the budget counts, the figure that evaluations are ranked by, what rounds add to)
-_WORLDS = {
-    "control": ("env_steps", "return_mean", "env_steps"),
-    "text": ("updates", "accuracy_strict", "tokens"),
-}
 
 
 class Trainer:
@@ -39,8 +34,9 @@ class Trainer:
         self.algorithm, self.rollout, self.buffer = algorithm, rollout, buffer
         self.learner, self.plugins, self.config = learner, list(plugins), config
         self.recorder = recorder or Recorder()
-        self.unit, self.score, self.counted = _WORLDS[rollout.world]
-        self.total = int(config["total_steps" if self.unit == "env_steps" else "updates"] or 0)
+        world = WORLDS[rollout.world]
+        self.unit, self.score, self.counted = world.unit, world.score, world.counted
+        self.total = int(config[world.budget] or 0)
         self.counters: dict[str, Any] = {"env_steps": 0, "updates": 0, "tokens": 0, "wall_s": 0.0}
         self.interrupted = False
 
