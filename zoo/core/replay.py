@@ -220,9 +220,10 @@ class ReplayBuffer:
         """
         for _ in range(len(self)):
             self._yielded += 1
-            yield self._sample(progress)
+            yield self.sample(progress)
 
-    def _sample(self, progress: float) -> TensorDict:
+    def sample(self, progress: float = 0.0) -> TensorDict:
+        """Draw one mini-batch, earned or not; see :meth:`minibatches`."""
         size = self.batch_size
         if self._tree is None:
             index = self._ring.slot(self._rng.integers(self._ring.size, size=size))
