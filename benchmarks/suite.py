@@ -9,7 +9,8 @@
       - {name: ppo-wide, algo: ppo, env: CartPole-v1, overrides: ["model.hidden_sizes=[256,256]"]}
 
 ``name`` is the label a run has in tables and reports, by default its algorithm; ``model`` is as in
-``zoo train``, and so are the overrides. A suite is data: an algorithm that joins adds a row.
+``zoo train``, and so are the overrides; a row that is dear may name fewer ``seeds`` of its own. A
+suite is data: an algorithm that joins adds a row.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +34,16 @@ __all__ = ["Job", "Suite", "load", "names", "seeds"]
 _SHIPPED = Path(__file__).resolve().parent / "suites"
 _MOST_SEEDS = 10_000
 #: what a row may say, and the type of each; the first two it has to say
-_ROW = {"algo": str, "env": (str, list), "name": str, "model": str, "overrides": list}
-_SUITE = {"about": str, "seeds": (int, str, list), "runs": list}
+_SEEDS = (int, str, list)
+_ROW = {
+    "algo": str,
+    "env": (str, list),
+    "name": str,
+    "model": str,
+    "seeds": _SEEDS,
+    "overrides": list,
+}
+_SUITE = {"about": str, "seeds": _SEEDS, "runs": list}
 #: overrides that would make a run another one than its folder says
 _SET_HERE = {
     "algo": "the row's algo:",
@@ -111,7 +121,7 @@ def load(
     source : str
         One of :func:`names`, or the path of a file.
     only_seeds : str, optional
-        In place of the suite's seeds; see :func:`seeds`.
+        In place of the suite's seeds and of its rows'; see :func:`seeds`.
     only : sequence of str
         ``label/env``, a label or an environment: the runs to keep. Empty keeps all.
     overrides : sequence of str
@@ -125,20 +135,23 @@ def load(
     """
     path, text = _find(source)
     tree = _read(path, text)
-    own = seeds(tree["seeds"], f"{path.name}: seeds")
-    chosen = own if only_seeds is None else seeds(only_seeds)
-    rows = [
-        job
-        for number, row in enumerate(tree["runs"], start=1)
-        for job in _row(row, f"{path.name}, row {number}", chosen[0], overrides)
-    ]
+    asked = None if only_seeds is None else seeds(only_seeds)
+    suites = asked or seeds(tree["seeds"], f"{path.name}: seeds")
+    rows, drawn = [], {}
+    for number, row in enumerate(tree["runs"], start=1):
+        where = f"{path.name}, row {number}"
+        for job in _row(row, where, suites[0], overrides):
+            rows.append(job)
+            own = asked is None and "seeds" in row
+            drawn[job.folder] = seeds(row["seeds"], f"{where}: seeds") if own else suites
     _refuse_shared_folders(rows)
     rows = _selected(rows, only)
+    turns = zip_longest(*([_with_seed(job, s) for s in drawn[job.folder]] for job in rows))
     return Suite(
         name=path.stem,
         about=tree.get("about", ""),
         text=text,
-        jobs=tuple(_with_seed(job, seed) for seed in chosen for job in rows),
+        jobs=tuple(job for turn in turns for job in turn if job is not None),
         notes=tuple(dict.fromkeys(note for job in rows for note in job.config.notes)),
     )
 

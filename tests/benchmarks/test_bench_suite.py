@@ -65,6 +65,16 @@ def test_every_row_and_environment_has_its_turn_before_the_next_seed(tmp_path):
     ]
 
 
+def test_a_dear_row_has_fewer_seeds_of_its_own(tmp_path):
+    rows = [{**ROW, "name": "dear", "seeds": [7]}, {**ROW, "seeds": "0..1"}, {**ROW, "name": "b"}]
+    folders = [job.folder for job in load(tmp_path, *rows, seeds=3).jobs]
+    first = ["dear/CartPole-v1/seed-7", "ppo/CartPole-v1/seed-0", "b/CartPole-v1/seed-0"]
+    second = ["ppo/CartPole-v1/seed-1", "b/CartPole-v1/seed-1"]
+    assert folders == [*first, *second, "b/CartPole-v1/seed-2"]
+    asked = load(tmp_path, *rows, seeds=3, only_seeds="5..6").jobs
+    assert [job.seed for job in asked] == [5, 5, 5, 6, 6, 6]
+
+
 def test_a_runs_overrides_make_the_settings_it_was_checked_with(tmp_path):
     for job in load(tmp_path, ROW, seeds="3..4").jobs:
         assert compose(job.overrides).to_dict() == job.config.to_dict()

@@ -4,7 +4,7 @@ The overrides are Hydra's (``group=choice``, ``a.b=value``) and so is the compos
 groups in ``zoo/conf``. Later ones win:
 
     the knobs' dataclass defaults → conf/world/<world> → the chosen algo, env, model, rollout
-    → conf/tuned/<algo>/: <world>, <world>@<model>, <env>, <env>@<model>
+    → conf/tuned/<algo>/: <world>, <family>, <world>@<model>, <env>, <env>@<model>
     → conf/preset/<preset> → your overrides
 
 An algorithm, an environment, a model or a rollout is known here only by the ``_target_`` of its
@@ -317,9 +317,18 @@ def _loggers(picked: Any) -> list[str]:
 
 def _tuned(algo: str, world: str, env: str, model: str) -> list[str]:
     """Return the tuned files there are for this run, the most general first."""
+    family = _family(env) if world == "control" else ""
     env, model = choices.short_name(env), choices.short_name(model)
-    candidates = (world, f"{world}@{model}", env, f"{env}@{model}")
+    candidates = (world, family, f"{world}@{model}", env, f"{env}@{model}")
     return [n for n in candidates if (choices.CONF / "tuned" / algo / f"{n}.yaml").is_file()]
+
+
+def _family(env: str) -> str:
+    """Return which of Gymnasium's families an environment is of: ``mujoco``, ``box2d``, …"""
+    from gymnasium import registry
+
+    entry = str(getattr(registry.get(env), "entry_point", ""))
+    return entry.removeprefix("gymnasium.envs.").split(".")[0].partition(":")[0]
 
 
 def _hydra(
