@@ -68,7 +68,7 @@ def origin_notes(tasks: Sequence[Task]) -> list[str]:
                     + (_SLOWER if what == "hardware" else "")
                 )
         evaluation = [
-            {k: v for k, v in r.settings.items() if k.startswith("eval.options")}
+            {k: v for k, v in r.settings.items() if k.startswith(("eval.options", "eval.final"))}
             for r in runs
             if r.settings
         ]

@@ -67,6 +67,21 @@ def test_golden_15_the_best_checkpoint_reproduces_its_evaluation(tmp_path: Path)
     assert {k: logged[k] for k in again} == again
 
 
+def test_golden_15_holds_with_other_options_for_the_evaluation_at_the_end(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    arguments = ["algo=ppo", "env=CartPole-v1", "total_steps=768", "eval.every=256", *SMALL]
+    arguments += ["eval.options.episodes=2", "eval.final={episodes: 5, seed: 3}", "logger=none"]
+    assert main(["train", *arguments, f"run_dir={folder}"]) == 0
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    assert [r["eval/episodes"] for r in rows if "eval/episodes" in r] == [2, 2, 5]
+    summary = json.loads((folder / "summary.json").read_text())
+    for name, key in (("last", "eval"), ("best", "eval_best")):
+        agent = PPO.load(folder / f"checkpoints/{name}.pt")
+        again = agent.evaluate()
+        assert {k: summary[key][k] for k in again} == again
+    assert PPO.load(folder).evaluate(episodes=1, seed=4)["episodes"] == 1
+
+
 def test_golden_16_seeds_repeat_and_differ() -> None:
     def metrics(seed: int) -> list[float]:
         agent = PPO("CartPole-v1", seed=seed, overrides=SMALL)

@@ -183,6 +183,7 @@ def compose(overrides: Sequence[str]) -> Config:
     tree["model"].update(located)
     tree["preset"], tree["world"] = preset, world
     original: dict[str, Any] = plain(tree)
+    original["eval"]["final"] = original["eval"]["options"]  # takes the same names and types
     for key, value in values:
         if key == "world":
             raise UserError(f"world={value} can't be set: env={picked['env']} is a {world} one.")

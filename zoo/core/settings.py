@@ -22,18 +22,15 @@ class EvalSettings:
     at_end: bool = True
     #: what the rollout's evaluate() takes: episodes, seed; prompts, samples, …
     options: dict[str, Any] = field(default_factory=dict)
+    #: those of them that are others once the budget is spent, as in {episodes: 100, seed: 20_000}
+    final: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what measures nothing."""
         _positive("eval.every", self.every)
-        for name, value in self.options.items():
-            key = f"eval.options.{name}"
-            if value is None and name in ("episodes", "samples", "seed"):
-                raise UserError(f"{key} takes a whole number, not null.")
-            if name == "seed":
-                require_seed(key, value)
-            elif name in ("episodes", "prompts"):
-                _positive(key, value)
+        for group, values in (("options", self.options), ("final", self.final)):
+            for name, value in values.items():
+                _require_option(f"eval.{group}.{name}", name, value)
 
 
 @dataclass(frozen=True)
@@ -85,6 +82,15 @@ def require_seed(key: str, value: int) -> None:
     """Refuse seeds that NumPy's (from 0) or torch's generators (63 bits) do not take."""
     if not 0 <= value < 2**63:
         raise UserError(f"{key} must be from 0 to 2**63 - 1 (got {value}).")
+
+
+def _require_option(key: str, name: str, value: Any) -> None:
+    if value is None and name in ("episodes", "samples", "seed"):
+        raise UserError(f"{key} takes a whole number, not null.")
+    if name == "seed":
+        require_seed(key, value)
+    elif name in ("episodes", "prompts"):
+        _positive(key, value)
 
 
 def _positive(key: str, value: int | None) -> None:

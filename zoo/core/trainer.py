@@ -106,8 +106,10 @@ class Trainer:
         return metrics
 
     def evaluate(self, **options: Any) -> dict[str, float]:
-        """Measure the policy with the configured options, or others."""
-        configured = self.config["eval"].get("options") or {}
+        """Measure the policy with the options configured for this point of the run, or others."""
+        settings = self.config["eval"]
+        final = settings.get("final", {}) if self.done >= self.total else {}
+        configured = {**settings.get("options", {}), **final}
         return self.rollout.evaluate(self.algorithm.policy, **{**configured, **options})
 
     def _evaluate(self) -> dict[str, float]:
