@@ -10,6 +10,7 @@ import gymnasium
 from gymnasium import error
 
 from zoo.core.schema import in_range
+from zoo.envs.observations import PixelKnobs, prepared
 from zoo.errors import UserError, nearest
 
 __all__ = ["ControlEnv", "ControlKnobs"]
@@ -28,6 +29,8 @@ class ControlKnobs:
     max_episode_steps: int | None = None
     #: further keyword arguments of gymnasium.make, as in env.options.gravity=3
     options: dict[str, Any] = field(default_factory=dict)
+    #: preprocessing of image observations
+    pixels: PixelKnobs = field(default_factory=PixelKnobs)
 
     def __post_init__(self) -> None:
         """Refuse episodes without a step."""
@@ -49,6 +52,8 @@ class ControlEnv:
         Another time limit than the registered one.
     options : dict
         Further keyword arguments of :func:`gymnasium.make`.
+    pixels : PixelKnobs
+        Preprocessing of image observations.
 
     Raises
     ------
@@ -68,6 +73,7 @@ class ControlEnv:
     make: Callable[..., gymnasium.Env[Any, Any]] | None = None
     max_episode_steps: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    pixels: PixelKnobs = field(default_factory=PixelKnobs)
 
     def __post_init__(self) -> None:
         """Refuse what names no environment."""
@@ -84,8 +90,11 @@ class ControlEnv:
             env = self.make(**options)
             if self.max_episode_steps is not None:
                 env = gymnasium.wrappers.TimeLimit(env, self.max_episode_steps)
-            return env
-        return _registered(self.id, self.max_episode_steps, options)
+        else:
+            if self.pixels.atari:
+                options.setdefault("frameskip", 1)  # its wrapper skips frames itself
+            env = _registered(self.id, self.max_episode_steps, options)
+        return prepared(env, self.pixels)
 
 
 def _registered(

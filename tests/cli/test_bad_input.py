@@ -53,7 +53,10 @@ def row(question: str, answer: str = "#### 4") -> str:
         (["train", *TEXT, "algo.group_size=1"], "GRPO needs group_size ≥ 2 (got 1)"),
         (["train", *CONTROL, "device=gpu9"], "device=gpu9"),
         (["train", *CONTROL, "algo.lr=-1"], "PPO needs lr ≥ 0 (got -1.0)"),
-        (["train", *CONTROL, "model=null"], "a run needs a model: use model=mlp, or leave model="),
+        (
+            ["train", *CONTROL, "model=null"],
+            "a run needs a model: use model=cnn or model=mlp, or leave model=",
+        ),
         (["train", *CONTROL, "rollout=null"], "a run needs a rollout: use rollout=gymnasium"),
         (["train", *CONTROL, "rollout.steps=null"], "rollout.steps takes a whole number, not null"),
         (["train", *CONTROL, "rollout.num_envs=null"], "rollout.num_envs takes a whole number"),

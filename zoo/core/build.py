@@ -118,7 +118,8 @@ def build_from_arguments(
     written |= {k: v for k, v in given.items() if v is not None}
     written["logger"] = "none" if logger is None else logger
     tree = {k: dataclasses.asdict(v) if _is_knobs(v) else v for k, v in knobs.items()}
-    config = compose([*as_overrides(written), *as_overrides(tree, "algo."), *overrides])
+    written_all = [*as_overrides(written), *as_overrides(tree, "algo."), *overrides]
+    config = compose(written_all, None if named or not callable(env) else env)
     items = list(rewards or ())
     if items and all(isinstance(item, str) for item in items) and "rewards" in config.tree["env"]:
         config.tree["env"]["rewards"], rewards, items = items, None, []
@@ -272,7 +273,8 @@ def _threads(config: Config) -> None:
 
     global _default_threads  # noqa: PLW0603
     _default_threads = _default_threads or torch.get_num_threads()
-    chosen = config["threads"] or (1 if config.world == "control" else _default_threads)
+    small = getattr(config.settings("model"), "small", config.world == "control")
+    chosen = config["threads"] or (1 if small else _default_threads)
     torch.set_num_threads(int(chosen))
     set_blas_threads(int(chosen))  # NumPy's, in which small networks are computed
 

@@ -34,6 +34,8 @@ __all__ = [
 CONF = Path(__file__).resolve().parent.parent / "conf"
 GROUPS = ("algo", "env", "model", "rollout", "logger", "preset")
 _WORDS = {"algo": "algorithm", "env": "environment"}
+#: namespaces of Gymnasium ids whose package registers them only when it is imported
+_NAMESPACES = {"ALE": "ale_py"}
 
 
 def names(group: str) -> list[str]:
@@ -105,11 +107,17 @@ def _environment(name: str, known: list[str]) -> tuple[str, dict[str, Any]]:
     import gymnasium
 
     module, _, registered_as = name.rpartition(":")
+    module = module or _NAMESPACES.get(name.partition("/")[0], "")
     try:
         if module:  # it registers the environment when it is imported
             importlib.import_module(module)
         gymnasium.spec(registered_as)
     except ModuleNotFoundError as error:
+        if error.name in _NAMESPACES.values():
+            raise UserError(
+                f"env={name} needs the package {error.name}, which is not installed:"
+                " `pip install 'algorithm-zoo[pixels]'`."
+            ) from error
         raise UserError(
             f"can't import {error.name} for env={name}: there is no such module in reach of Python"
             " (a file of your own is found with PYTHONPATH)."
@@ -117,7 +125,7 @@ def _environment(name: str, known: list[str]) -> tuple[str, dict[str, Any]]:
     except (gymnasium.error.Error, ImportError):
         registered = list(gymnasium.registry)
     else:
-        return "gymnasium", {"id": name}
+        return "gymnasium", {"id": f"{module}:{registered_as}" if module else name}
     tasks = reasoning_tasks()
     if name in tasks:
         return "reasoning_gym", {"task": name}

@@ -16,11 +16,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from zoo.core import choices
+from zoo.core.images import configured, shows_images
 from zoo.core.overrides import INTERNAL, apply, as_overrides, parse
 from zoo.core.schema import conform, defaults, like_default, plain
 from zoo.core.settings import RunSettings
@@ -30,7 +31,7 @@ from zoo.errors import UserError
 __all__ = ["Config", "as_overrides", "compose", "default_text_model", "locate", "register"]
 
 _ENTRIES = ("algo", "env", "model", "rollout")
-_FILE_ONLY = ("_about_", "_choose_")
+_FILE_ONLY = ("_about_", "_choose_", "_for_images_")
 _HUB_MODEL, _HUB_PRESET, _HUB_MEMORY_GIB = "Qwen/Qwen3-0.6B", "qwen3-0.6b-full", 22.0
 
 
@@ -120,13 +121,15 @@ class Config:
         return cls({str(k): plain(v) for k, v in tree.items()})
 
 
-def compose(overrides: Sequence[str]) -> Config:
+def compose(overrides: Sequence[str], make_env: Callable[..., Any] | None = None) -> Config:
     """Compose and check the settings of a run.
 
     Parameters
     ----------
     overrides : sequence of str
         ``algo=`` and ``env=`` at least.
+    make_env : callable, optional
+        Makes the environment where it was given as a function; what it shows decides the model.
 
     Raises
     ------
@@ -164,7 +167,12 @@ def compose(overrides: Sequence[str]) -> Config:
             preset = preset or offered_preset
         chosen = f"{picked['model']}, preset {preset}" if preset else picked["model"]
         notes.append(f"model: {chosen} ({reason})")
-    picked = {**choices.read("world", world)["_choose_"], **picked}
+    said = choices.read("world", world)
+    images = said.get("_for_images_")
+    if images and "model" not in picked and _shows_images(env, named, values, make_env):
+        picked = {**images, **picked}
+        notes.append(f"model: {picked['model']} (observations are images)")
+    picked = {**said["_choose_"], **picked}
     for group in ("model", "rollout"):
         if not picked[group]:
             fitting = _fitting(group, world)
@@ -267,6 +275,21 @@ def register(cls: type) -> str:
     path = f"{cls.__module__}.{cls.__qualname__}"
     _OWN[path] = cls
     return path
+
+
+def _shows_images(
+    env: str, named: Mapping[str, Any], values: Sequence[tuple[str, Any]], own: Any
+) -> bool:
+    """Say whether an environment's observations are images; those that are known have none."""
+    changed = any(key.startswith("env.") for key, _ in values)
+    if named.get("id") in choices.about("env", env).get("known", {}) and not changed:
+        return False
+    target = locate(choices.read("env", env)["_target_"])
+    try:
+        make = configured(target, named, values, own)
+    except UserError:
+        return False  # said in full where all settings are checked
+    return shows_images(make)
 
 
 def _refuse_unserved(algo: str, env_name: str, env: str, world: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from zoo.errors import UserError
 from zoo.policies.acting import ControlActor, Network, numpy_layers, torch_network
 from zoo.policies.normalizer import Normalizer
-from zoo.policies.spaces import ObservationEncoder, require_supported
+from zoo.policies.spaces import ObservationEncoder, refuse_pixels, require_supported
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -28,6 +28,9 @@ P = TypeVar("P", bound="ControlPolicy")
 @dataclass(frozen=True)
 class MLPKnobs:
     """Shape and initialisation of the networks; the defaults suit classic control and MuJoCo."""
+
+    #: whether they are fastest on one thread
+    small: ClassVar[bool] = True
 
     #: widths of the hidden layers, the same for actor and critic
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -50,6 +53,12 @@ class MLPKnobs:
             raise UserError(f"activation must be tanh or relu (got {self.activation!r}).")
         if any(width < 1 for width in self.hidden_sizes):
             raise UserError(f"hidden_sizes must be positive (got {list(self.hidden_sizes)}).")
+
+    def make_encoder(self, space: spaces.Space[Any]) -> Any:
+        """Return what turns observations into the vectors that the dense layers read."""
+        refuse_pixels(space)
+        assert isinstance(space, spaces.Box | spaces.Discrete)
+        return ObservationEncoder(space)
 
 
 class ControlPolicy(nn.Module):
@@ -89,10 +98,9 @@ class ControlPolicy(nn.Module):
     ) -> None:
         super().__init__()
         require_supported(observation_space, action_space)
-        assert isinstance(observation_space, spaces.Box | spaces.Discrete)
         self.config = config or MLPKnobs()
         self.version = self.done = self.total = 0
-        self.encoder = ObservationEncoder(observation_space)
+        self.encoder = self.config.make_encoder(observation_space)
         self.normalizer = None
         if self.config.normalize_observation:
             if self.encoder.discrete or self.encoder.dtype != np.float32:

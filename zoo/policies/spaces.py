@@ -11,12 +11,16 @@ from torch import Tensor
 
 from zoo.errors import UserError
 
-__all__ = ["ObservationEncoder", "require_supported"]
+__all__ = ["ObservationEncoder", "is_image", "refuse_pixels", "require_supported", "stored_dtype"]
 
 _REFUSED = (
     "{what} {space} is not supported: observations must be Box or Discrete and actions Discrete or"
     " a floating-point Box. {advice}"
 )
+#: the smallest side of an image that Mnih et al.'s convolutions fit on
+_IMAGE_SIDE = 36
+#: the most values of an image that a dense layer is given
+_MOST_PIXELS = 10_000
 
 
 def require_supported(
@@ -40,6 +44,36 @@ def require_supported(
     if not (floating or isinstance(action_space, spaces.Discrete)):
         advice = "Map its actions onto one Discrete with a gymnasium.ActionWrapper."
         raise UserError(_REFUSED.format(what="Action space", space=action_space, advice=advice))
+
+
+def is_image(space: spaces.Space[Any]) -> bool:
+    """Say whether observations are images to be seen by convolutions: uint8, from 36 × 36 on."""
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
+        return False
+    return 2 <= len(space.shape) <= 4 and sorted(space.shape)[-2] >= _IMAGE_SIDE
+
+
+def refuse_pixels(space: spaces.Space[Any]) -> None:
+    """Refuse images that would make the first dense layer the whole network.
+
+    Raises
+    ------
+    UserError
+        For images of more than 10,000 values.
+    """
+    size = int(np.prod(space.shape or (), dtype=int))
+    if isinstance(space, spaces.Box) and len(space.shape) > 1 and size > _MOST_PIXELS:
+        raise UserError(
+            f"observations of shape {list(space.shape)} would be {size:,} inputs of a multi-layer"
+            " perceptron: use model=cnn, or smaller images with env.pixels.grayscale=true"
+            " env.pixels.resize=[84,84]."
+        )
+
+
+def stored_dtype(space: spaces.Space[Any]) -> np.dtype[Any]:
+    """Return the type that observations are kept in: float32, or their own if whole numbers."""
+    floating = np.issubdtype(space.dtype, np.floating)
+    return np.dtype(np.float32) if floating else np.dtype(space.dtype)
 
 
 class ObservationEncoder:
@@ -72,10 +106,9 @@ class ObservationEncoder:
             if isinstance(space, spaces.Discrete)
             else int(np.prod(self.shape, dtype=int))
         )
-        floating = np.issubdtype(space.dtype, np.floating)
-        self.dtype = np.dtype(np.float32) if floating else np.dtype(space.dtype)
+        self.dtype = stored_dtype(space)
         self.scale = 1 / 255 if self.dtype == np.uint8 else None
-        self._plain = floating and len(self.shape) == 1
+        self._plain = np.issubdtype(space.dtype, np.floating) and len(self.shape) == 1
 
     def numpy(self, observation: np.ndarray) -> np.ndarray:
         """Encode [N, *shape] as [N, size] float32; no copy where it is that already."""

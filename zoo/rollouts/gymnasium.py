@@ -269,7 +269,7 @@ class GymnasiumRollout:
         """Find finished episodes, count steps, and remember the actions of the running ones."""
         reward = batch["reward"].astype(np.float64)
         live = [batch["observation"], batch["next_observation"], reward]
-        if not all(np.isfinite(x).all() for x in live):
+        if not all(np.isfinite(x).all() for x in live if x.dtype.kind == "f"):
             raise _not_finite(live)
         ended = (batch["terminated"] | batch["truncated"]) & mask
         if track.cut is not None:
