@@ -347,28 +347,6 @@ def test_continuous_actions_are_stored_as_sampled_and_clipped_for_the_environmen
     torch.testing.assert_close(out.log_prob, batch["log_prob"])
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Dict({"a": spaces.Discrete(2)}),
-        spaces.MultiDiscrete([2, 2]),
-        spaces.MultiBinary(3),
-        spaces.Tuple([spaces.Discrete(2)]),
-    ],
-)
-def test_spaces_that_are_not_supported_are_refused(space: Any) -> None:
-    class Odd(Counter):
-        observation_space = space
-
-    class OddAction(Counter):
-        action_space = space
-
-    for env, what in ((Odd, "Observation space"), (OddAction, "Action space")):
-        with pytest.raises(UserError, match=f"{what} .*not supported") as refusal:
-            GymnasiumRollout(env, num_envs=1)
-        assert "\n" not in str(refusal.value)
-
-
 def test_numbers_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match="num_envs=6 is no multiple of group_size=4.*num_envs=8"):
         GymnasiumRollout(Counter, num_envs=6, group_size=4)

@@ -65,6 +65,7 @@ def test_a_schedule_may_start_at_zero():
         (spaces.Box(-1, 1, (2, 3)), -6.0),
         (spaces.Discrete(4), 0.89 * math.log(4)),
         (spaces.MultiDiscrete([2, 3]), 0.89 * math.log(6)),
+        (spaces.MultiBinary([2, 3]), 0.89 * 6 * math.log(2)),
     ],
 )
 def test_golden_11_target_entropy_auto(space, expected):
@@ -158,4 +159,4 @@ def test_runs_that_make_no_sense_are_refused():
         Entropy.build(EntropyKnobs("auto", coefficient=0.1), text)
     assert Entropy.build(EntropyKnobs("auto", coefficient=0.1, target=0.3), text).target == 0.3
     with pytest.raises(UserError, match="no convention"):
-        Entropy.build(EntropyKnobs("auto", coefficient=1.0), control(spaces.MultiBinary(3)))
+        Entropy.build(EntropyKnobs("auto", coefficient=1.0), control(spaces.Text(3)))

@@ -75,7 +75,7 @@ def target_entropy(space: Any, discrete_fraction: float = 0.89) -> float:
     """Return the usual target entropy of a Gymnasium action space, in nats.
 
     −dim(A) for a Box (Haarnoja et al. 2018, appendix D), ``discrete_fraction``·log n for n discrete
-    actions (Christodoulou 2019, arXiv:1910.07207), their sum for a MultiDiscrete space.
+    actions (Christodoulou 2019, arXiv:1910.07207), their sum for MultiDiscrete and MultiBinary.
 
     Raises
     ------
@@ -84,8 +84,9 @@ def target_entropy(space: Any, discrete_fraction: float = 0.89) -> float:
     """
     if hasattr(space, "nvec"):
         return discrete_fraction * sum(math.log(int(n)) for n in space.nvec.reshape(-1))
-    if hasattr(space, "n") and not space.shape:
-        return discrete_fraction * math.log(int(space.n))
+    if hasattr(space, "n"):  # MultiBinary has a shape, and two values at each place of it
+        values = math.log(2) * math.prod(space.shape) if space.shape else math.log(int(space.n))
+        return discrete_fraction * values
     if hasattr(space, "low"):
         return -float(math.prod(space.shape))
     raise UserError(

@@ -88,6 +88,8 @@ class ControlPolicy(nn.Module):
     has_critic = True
     #: whether there is an action distribution, hence log-probabilities and an entropy
     stochastic: bool = True
+    #: whether an action may be several choices at once (MultiDiscrete, MultiBinary)
+    several_choices: ClassVar[bool] = False
     normalizer: Normalizer | None
 
     def __init__(
@@ -97,7 +99,7 @@ class ControlPolicy(nn.Module):
         config: MLPKnobs | None = None,
     ) -> None:
         super().__init__()
-        require_supported(observation_space, action_space)
+        require_supported(observation_space, action_space, self.several_choices)
         self.config = config or MLPKnobs()
         self.version = self.done = self.total = 0
         self.encoder = self.config.make_encoder(observation_space)

@@ -1,9 +1,10 @@
 """Multilayer perceptron policies for control: an actor and, where wanted, a critic.
 
-Discrete actions follow a categorical distribution, continuous ones a Gaussian whose standard
-deviation does not depend on the state. Continuous actions are stored as sampled; the rollout clips
-them to the Box when it steps, so log-probabilities are those of what was sampled (Andrychowicz et
-al. 2021, arXiv:2006.05990, found squashing to change little for on-policy methods).
+Discrete actions follow a categorical distribution (several choices at once one each), continuous
+ones a Gaussian whose standard deviation does not depend on the state. Continuous actions are stored
+as sampled; the rollout clips them to the Box when it steps, so log-probabilities are those of what
+was sampled (Andrychowicz et al. 2021, arXiv:2006.05990, found squashing to change little for
+on-policy methods).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from zoo.functional import divergence
 from zoo.policies.acting import CategoricalActor, ControlActor, GaussianActor, Network
 from zoo.policies.control import ControlPolicy, MLPKnobs
 from zoo.policies.dense import dense, linear_layers
+from zoo.policies.factored import FactoredActor, Factors
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -31,7 +33,7 @@ _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class MLPPolicy(ControlPolicy):
-    """Actor and critic for Box or Discrete observations and Discrete or Box actions.
+    """Actor and critic for Box or Discrete observations and actions of every supported space.
 
     Parameters
     ----------
@@ -56,6 +58,8 @@ class MLPPolicy(ControlPolicy):
     ((8,), (8,))
     """
 
+    several_choices = True
+
     def __init__(
         self,
         observation_space: spaces.Space[Any],
@@ -65,11 +69,17 @@ class MLPPolicy(ControlPolicy):
     ) -> None:
         super().__init__(observation_space, action_space, config)
         self.has_critic = critic
-        self.discrete = isinstance(action_space, spaces.Discrete)
+        #: the choices of an action that is several at once
+        self.factors: Factors | None = None
+        if isinstance(action_space, spaces.MultiDiscrete | spaces.MultiBinary):
+            self.factors = Factors(action_space)
+        self.discrete = self.factors is not None or isinstance(action_space, spaces.Discrete)
         self.action_shape: tuple[int, ...] = ()
         if isinstance(action_space, spaces.Discrete):
             self.action_start = int(action_space.start)
             self.outputs = int(action_space.n)
+        elif self.factors is not None:
+            self.action_start, self.outputs = 0, self.factors.outputs
         else:
             self.action_start, self.action_shape = 0, tuple(action_space.shape or ())
             self.outputs = int(np.prod(self.action_shape, dtype=int))
@@ -99,6 +109,8 @@ class MLPPolicy(ControlPolicy):
     ) -> ControlActor:
         """Return what acts for one fragment; without ``rng`` it takes the likeliest action."""
         network = self.numpy_network(num_envs)
+        if self.factors is not None:
+            return FactoredActor(network, self.factors, steps, num_envs, rng)
         if self.discrete:
             shape = (steps, num_envs, self.outputs)
             return CategoricalActor(network, self.action_start, shape, rng)
@@ -150,7 +162,7 @@ class MLPPolicy(ControlPolicy):
                 (other,) = reference._networks(observation, "policy_layers")
         if self.discrete:
             log_prob, entropy = self._categorical(outputs, action)
-            kl = None if other is None else divergence.categorical(outputs, other)[:, None]
+            kl = None if other is None else self._categorical_kl(outputs, other)
         else:
             log_prob, entropy = self._gaussian(outputs, action)
             kl = None
@@ -163,7 +175,14 @@ class MLPPolicy(ControlPolicy):
             return Evaluation(*leaves)
         return Evaluation(*(None if leaf is None else leaf.reshape(shape) for leaf in leaves))  # type: ignore[arg-type]
 
+    def _categorical_kl(self, logits: Tensor, other: Tensor) -> Tensor:
+        if self.factors is not None:
+            return self.factors.kl(logits, other)
+        return divergence.categorical(logits, other)[:, None]
+
     def _categorical(self, logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        if self.factors is not None:
+            return self.factors.evaluate(logits, action)
         log_probs = torch.log_softmax(logits, -1)
         index = action.reshape(-1, 1)
         chosen = log_probs.gather(1, index - self.action_start if self.action_start else index)

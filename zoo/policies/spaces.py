@@ -13,10 +13,6 @@ from zoo.errors import UserError
 
 __all__ = ["ObservationEncoder", "is_image", "refuse_pixels", "require_supported", "stored_dtype"]
 
-_REFUSED = (
-    "{what} {space} is not supported: observations must be Box or Discrete and actions Discrete or"
-    " a floating-point Box. {advice}"
-)
 #: the smallest side of an image that Mnih et al.'s convolutions fit on
 _IMAGE_SIDE = 36
 #: the most values of an image that a dense layer is given
@@ -24,26 +20,48 @@ _MOST_PIXELS = 10_000
 
 
 def require_supported(
-    observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+    observation_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
+    several_choices: bool = True,
 ) -> None:
     """Refuse spaces that the networks don't understand.
+
+    Parameters
+    ----------
+    observation_space, action_space : gymnasium.Space
+        Of one environment.
+    several_choices : bool
+        Whether an action may be several choices at once.
 
     Raises
     ------
     UserError
-        For Dict, Tuple, MultiDiscrete, MultiBinary, text, … and Box actions of whole numbers.
+        For observations that have not been flattened, Box actions of whole numbers, and actions of
+        spaces without a distribution over them.
     """
     if not isinstance(observation_space, spaces.Box | spaces.Discrete):
-        advice = "Flatten it with gymnasium.wrappers.FlattenObservation."
         raise UserError(
-            _REFUSED.format(what="Observation space", space=observation_space, advice=advice)
+            f"observations must be a Box or Discrete (got {observation_space}): flatten them with"
+            " gymnasium.wrappers.FlattenObservation."
         )
-    floating = isinstance(action_space, spaces.Box) and np.issubdtype(
-        action_space.dtype, np.floating
-    )
-    if not (floating or isinstance(action_space, spaces.Discrete)):
-        advice = "Map its actions onto one Discrete with a gymnasium.ActionWrapper."
-        raise UserError(_REFUSED.format(what="Action space", space=action_space, advice=advice))
+    space = action_space
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        if not several_choices:
+            raise UserError(
+                f"actions of several choices at once ({space}) are for algo=ppo and algo=grpo, of"
+                " which each choice has a distribution of its own: use these, or map the actions"
+                " onto one Discrete with a gymnasium.ActionWrapper."
+            )
+    elif isinstance(space, spaces.Box) and not np.issubdtype(space.dtype, np.floating):
+        raise UserError(
+            f"actions of whole numbers in a Box ({space}) have no distribution here: declare them"
+            " MultiDiscrete, or wrap the environment in a gymnasium.ActionWrapper."
+        )
+    elif not isinstance(space, spaces.Box | spaces.Discrete):
+        raise UserError(
+            f"actions must be Discrete, MultiDiscrete, MultiBinary or a floating-point Box (got"
+            f" {space}): make one of these of them with a gymnasium.ActionWrapper."
+        )
 
 
 def is_image(space: spaces.Space[Any]) -> bool:

@@ -160,8 +160,9 @@ class GymnasiumRollout:
         if isinstance(space, gymnasium.spaces.Discrete):
             listed: list[Any] = action.tolist()
             return listed
-        clipped = np.clip(action, space.low, space.high)  # type: ignore[attr-defined]
-        return list(clipped.astype(space.dtype, copy=False))
+        if isinstance(space, gymnasium.spaces.Box):
+            action = np.clip(action, space.low, space.high)
+        return list(action.astype(space.dtype, copy=False))
 
     # Gathering.
 
