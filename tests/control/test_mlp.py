@@ -187,7 +187,7 @@ def test_knobs_that_cannot_be_built_are_refused() -> None:
         MLPKnobs(hidden_sizes=(64, 0))
     with pytest.raises(UserError, match="normalize_observation"):
         MLPPolicy(spaces.Discrete(3), ACTIONS["discrete"], MLPKnobs(normalize_observation=True))
-    with pytest.raises(UserError, match="Action space"):
+    with pytest.raises(UserError, match="actions of whole numbers"):
         MLPPolicy(BOX, spaces.Box(0, 5, (2,), np.int64))
 
 
