@@ -10,8 +10,21 @@ if TYPE_CHECKING:
     from zoo.algorithms.ppo import PPO
     from zoo.algorithms.sac import SAC
     from zoo.algorithms.td3 import TD3
+    from zoo.algorithms.variants import CISPO, GSPO, RLOO, DrGRPO, ReinforcePP
 
-__all__ = ["DQN", "GRPO", "PPO", "SAC", "TD3"]
+__all__ = [
+    "CISPO",
+    "DQN",
+    "GRPO",
+    "GSPO",
+    "PPO",
+    "RLOO",
+    "SAC",
+    "TD3",
+    "DrGRPO",
+    "ReinforcePP",
+]
+_VARIANTS = ("CISPO", "GSPO", "RLOO", "DrGRPO", "ReinforcePP")
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +33,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{name.lower()}"), name)
+    file = "variants" if name in _VARIANTS else name.lower()
+    return getattr(import_module(f"{__name__}.{file}"), name)

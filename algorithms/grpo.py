@@ -11,17 +11,20 @@ from the *reference* is monitored; a group whose rewards are all equal gives exa
 and not by the rounding residue of its std; such groups still count in the mean over completions.
 On control tasks a group is G trajectories from one seeded reset, r_i is the return of one, and a
 step is a token.
+
+What other papers change of it are knobs: the baseline, the scale, the level of the ratio, the
+objective, the reduction. algorithms/variants.py and dapo.py have those combinations by their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from zoo.core.algorithm import Algorithm
 from zoo.core.learner import OptimizerKnobs
-from zoo.core.protocols import Loss, Update
+from zoo.core.protocols import Loss, Plugin, Update
 from zoo.core.schema import in_range
 from zoo.errors import UserError
 from zoo.functional import returns, surrogate
@@ -43,8 +46,19 @@ class GRPOKnobs(OptimizerKnobs):
     betas: tuple[float, float] = (0.9, 0.98)
     #: samples per prompt, or trajectories per seeded reset
     group_size: int = 8
+    #: what r_i is compared with: its group's mean, that of the group's others, or 0 (REINFORCE with
+    #: the reward-to-go of each step, which takes scale=none)
+    baseline: Literal["group", "leave-one-out", "none"] = "group"
     #: divide the group's advantage by its std (group), the batch's (batch), or not at all (none)
     scale: Literal["group", "batch", "none"] = "group"
+    #: after that, subtract the mean and divide by the std over the rollout's steps
+    normalize_advantage: bool = False
+    #: completions cut at the length limit leave the loss, and stay in their group's mean (text)
+    overlong_filter: bool = False
+    #: ρ of a step, or of a whole completion: the geometric mean over its steps (GSPO)
+    ratio: Literal["token", "sequence"] = "token"
+    #: clipped surrogate, or a clipped weight on an unclipped gradient (CISPO)
+    objective: Literal["clipped", "cispo"] = "clipped"
     #: passes over each rollout; 1 is on-policy
     epochs: int = 1
     #: rows per optimizer step; None takes the whole rollout at once
@@ -67,14 +81,34 @@ class GRPOKnobs(OptimizerKnobs):
     def __post_init__(self) -> None:
         """Refuse what can't be trained with."""
         super().__post_init__()
-        if self.group_size < 2:
-            raise UserError(
-                f"GRPO needs group_size ≥ 2 (got {self.group_size}): a group of one has no"
-                " baseline. Use algo=ppo for single samples."
-            )
-        in_range(self, "epochs", "minibatch_size", low=1)
+        in_range(self, "group_size", "epochs", "minibatch_size", low=1)
         in_range(self, "clip_low", "clip_high", low=0)
         in_range(self, "dual_clip", low=1, above=True)
+        name = type(self).__name__.removesuffix("Knobs")
+        for wrong, why in (
+            (
+                self.group_size < 2 and self.baseline != "none",
+                f"needs group_size ≥ 2 (got {self.group_size}): a group of one has no baseline. Use"
+                " algo=reinforce_pp or algo=ppo for single samples.",
+            ),
+            (
+                self.baseline == "none" and self.scale != "none",
+                f"can't divide by scale={self.scale} without a baseline from the group: with"
+                " baseline=none use scale=none and normalize_advantage=true.",
+            ),
+            (
+                self.ratio == "sequence" and self.reduction != "sequence-mean",
+                f"with ratio=sequence needs reduction=sequence-mean (got {self.reduction}): one"
+                " ratio per completion is to count once, whatever the length.",
+            ),
+            (
+                self.objective == "cispo" and (self.ratio, self.dual_clip) != ("token", None),
+                "with objective=cispo takes neither ratio=sequence nor dual_clip: it bounds the"
+                " weight of each token and clips no gradient.",
+            ),
+        ):
+            if wrong:
+                raise UserError(f"{name} {why}")
 
 
 class GRPO(Algorithm):
@@ -84,14 +118,32 @@ class GRPO(Algorithm):
     Knobs = GRPOKnobs
     knobs: GRPOKnobs
 
+    def attach(self, knobs: GRPOKnobs, policy: Any, plugins: Sequence[Plugin]) -> None:
+        """Take the parts; a time limit is no length limit."""
+        if knobs.overlong_filter and policy.stepwise:
+            raise UserError(
+                "algo.overlong_filter is for completions cut at their length limit; a control"
+                " episode that reaches its time limit counts like any other: leave it out."
+            )
+        super().attach(knobs, policy, plugins)
+
     def prepare(self, batch: TensorDict) -> TensorDict:
-        """Give every live step of a row the row's advantage within its group."""
-        live = batch["mask"]
-        total = (batch["reward"] * live).sum(1)
-        advantage = returns.group_advantage(
-            total, batch["group"], scale=self.knobs.scale, valid=live.any(1)
-        )
-        batch["advantage"] = advantage[:, None] * live
+        """Give every live step its row's advantage within the group, or its own reward-to-go."""
+        k, live = self.knobs, batch["mask"]
+        if k.baseline == "none":
+            flags = batch["terminated"], batch["truncated"]
+            advantage = returns.discounted(batch["reward"], *flags, gamma=1.0, mask=live)
+        else:
+            total = (batch["reward"] * live).sum(1)
+            advantage = returns.group_advantage(
+                total, batch["group"], k.scale, live.any(1), k.baseline
+            )
+            advantage = advantage[:, None] * live
+        if k.overlong_filter:
+            batch["mask"] = live = live & ~batch["truncated"].any(1, keepdim=True)
+        if k.normalize_advantage:
+            advantage = returns.normalize(advantage, live)
+        batch["advantage"] = advantage
         self.write_old_log_prob(batch)
         return batch
 
@@ -100,9 +152,14 @@ class GRPO(Algorithm):
         k = self.knobs
         out = self.evaluation(batch)
         log_ratio = out.log_prob - self.old_log_prob(batch, out)
+        if k.ratio == "sequence":
+            log_ratio = surrogate.sequence_log_ratio(log_ratio, batch["mask"])
         low, high, advantage = k.clip_low, k.clip_high, batch["advantage"]
-        policy = surrogate.clipped(log_ratio, advantage, low, high, dual_clip=k.dual_clip)
+        if k.objective == "cispo":
+            policy = surrogate.cispo(log_ratio, out.log_prob, advantage, low, high)
+        else:
+            policy = surrogate.clipped(log_ratio, advantage, low, high, dual_clip=k.dual_clip)
         metrics = {}
         if update.diagnose:
             metrics = self.diagnostics(log_ratio, advantage, out, low, high)
-        yield Loss("grpo", {"policy": policy}, batch["mask"], ("policy",), out, metrics)
+        yield Loss(self.name, {"policy": policy}, batch["mask"], ("policy",), out, metrics)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from zoo import algorithms
 from zoo.core import choices
-from zoo.core.config import compose
+from zoo.core.config import compose, locate
 from zoo.errors import UserError
 
 ENVS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1", "text": "gsm8k"}
 ALGORITHMS = choices.named("algo")
+GROUPS = [
+    "rollout.num_envs=4",
+    "algo.group_size=2",
+    "algo.epochs=1",
+    "env.max_episode_steps=20",
+]
 SMALL = {
     "ppo": ["rollout.steps=16", "rollout.num_envs=2", "algo.epochs=1"],
-    "grpo": [
-        "rollout.num_envs=4",
-        "algo.group_size=2",
-        "algo.epochs=1",
-        "env.max_episode_steps=20",
-    ],
+    **{
+        name: GROUPS
+        for name in ALGORITHMS
+        if choices.about("algo", name).get("tuned_as", name) == "grpo"
+    },
 }
 REPLAY = ["algo.replay.learning_starts=20", "algo.replay.batch_size=8", "rollout.steps=2"]
 
@@ -41,7 +45,7 @@ def test_a_cell_is_served_or_refused_with_the_reason(name, kind):
 def test_a_served_cell_of_control_moves_its_weights(name, kind):
     if kind not in choices.about("algo", name)["serves"]:
         pytest.skip("refused, as the other test sees")
-    algorithm = getattr(algorithms, name.upper())(
+    algorithm = locate(choices.read("algo", name)["_target_"])(
         ENVS[kind],
         overrides=[*SMALL.get(name, REPLAY), "eval.every=null", "eval.at_end=false"],
     )

@@ -4,7 +4,8 @@ The overrides are Hydra's (``group=choice``, ``a.b=value``) and so is the compos
 groups in ``zoo/conf``. Later ones win:
 
     the knobs' dataclass defaults → conf/world/<world> → the chosen algo, env, model, rollout
-    → conf/tuned/<algo>/: <world>, <family>, <world>@<model>, <env>, <env>@<model>
+    → conf/tuned/<algo>/: <world>, <family>, <world>@<model>, <env>, <env>@<model>;
+      each of them first for the algorithm that a variant's file says it is ``tuned_as``
     → conf/preset/<preset> → your overrides
 
 An algorithm, an environment, a model or a rollout is known here only by the ``_target_`` of its
@@ -340,11 +341,16 @@ def _loggers(picked: Any) -> list[str]:
 
 
 def _tuned(algo: str, world: str, env: str, model: str) -> list[str]:
-    """Return the tuned files there are for this run, the most general first."""
+    """Return the tuned files there are for this run, the most general first.
+
+    A variant shares those of the algorithm that it is ``tuned_as``; its own come after them.
+    """
     family = _family(env) if world == "control" else ""
     env, model = choices.short_name(env), choices.short_name(model)
     candidates = (world, family, f"{world}@{model}", env, f"{env}@{model}")
-    return [n for n in candidates if (choices.CONF / "tuned" / algo / f"{n}.yaml").is_file()]
+    owners = dict.fromkeys([choices.about("algo", algo).get("tuned_as", algo), algo])
+    files = [f"{owner}/{n}" for n in candidates for owner in owners]
+    return [n for n in files if (choices.CONF / "tuned" / f"{n}.yaml").is_file()]
 
 
 def _family(env: str) -> str:
@@ -368,7 +374,7 @@ def _hydra(
     listed += [{group: name} for group, name in files.items()]
     listed += [{f"logger@logger.{name}": name} for name in loggers]
     if tuned:
-        listed.append({f"tuned/{files['algo']}@_global_": tuned})
+        listed.append({"tuned@_global_": tuned})
     if preset is not None:
         listed.append({"preset@_global_": preset})
     ConfigStore.instance().store("zoo_run", {"defaults": [*listed, "_self_"]})

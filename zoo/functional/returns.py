@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 Scale = Literal["group", "batch", "none"]
+GroupBaseline = Literal["group", "leave-one-out"]
 
 
 def _same_shape(dimensions: int, **tensors: Tensor | None) -> None:
@@ -298,12 +299,15 @@ def group_advantage(
     group: Tensor,
     scale: Scale = "group",
     valid: Tensor | None = None,
+    baseline: GroupBaseline = "group",
 ) -> Tensor:
-    """Group-relative advantage (GRPO, Shao et al. 2024, §4.1).
+    """Group-relative advantage (GRPO, Shao et al. 2024, §4.1; RLOO, Ahmadian et al. 2024, §2.1).
 
     ::
 
-        A_i = (r_i − mean_{j∈group(i)} r_j) / (std + 1e-4)
+        A_i = (r_i − b_i) / (std + 1e-4)
+        b_i = mean_{j∈group(i)} r_j          baseline="group"
+        b_i = mean_{j∈group(i), j≠i} r_j     baseline="leave-one-out": n/(n − 1) times the former
 
     where std has n − 1 in its denominator and is that of the group (``scale="group"``), of all
     valid rewards of the batch (``"batch"``), or left out altogether (``"none"``, Dr. GRPO).
@@ -321,6 +325,8 @@ def group_advantage(
     valid : Tensor, optional
         [B] bool; an invalid row (its reward failed; NaN is fine there) gets 0 and enters neither
         mean nor std.
+    baseline : {"group", "leave-one-out"}
+        Whether a row's own reward enters the mean it is compared with.
 
     Returns
     -------
@@ -334,6 +340,8 @@ def group_advantage(
     """
     if scale not in ("group", "batch", "none"):
         raise ValueError(f"scale is group, batch or none, got {scale!r}")
+    if baseline not in ("group", "leave-one-out"):
+        raise ValueError(f"baseline is group or leave-one-out, got {baseline!r}")
     live = live_groups(reward, group, valid)
     if valid is None:
         valid = torch.ones_like(live)
@@ -347,14 +355,16 @@ def group_advantage(
     size = per_group(count)
     centred = (reward - per_group(reward) / size.clamp(min=1)).masked_fill(~valid, 0.0)
     if scale == "group":
-        std = (per_group(centred.square()) / (size - 1).clamp(min=1)).sqrt()
+        std = (per_group(centred.square()) / (size - 1).clamp(min=1)).sqrt() + 1e-4
     elif scale == "batch":
         mean = reward.sum() / count.sum().clamp(min=1)
         spread = (reward - mean).masked_fill(~valid, 0.0).square().sum()
-        std = (spread / (count.sum() - 1).clamp(min=1)).sqrt()
+        std = (spread / (count.sum() - 1).clamp(min=1)).sqrt() + 1e-4
     else:
-        return centred.masked_fill(~live, 0.0)
-    return (centred / (std + 1e-4)).masked_fill(~live, 0.0)
+        std = torch.ones_like(centred)
+    if baseline == "leave-one-out":
+        centred = centred * size / (size - 1).clamp(min=1)
+    return (centred / std).masked_fill(~live, 0.0)
 
 
 def normalize(advantage: Tensor, mask: Tensor | None = None, eps: float = 1e-8) -> Tensor:
