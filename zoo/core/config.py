@@ -302,9 +302,8 @@ def _refuse_unserved(algo: str, env_name: str, env: str, world: str) -> None:
         kind = choices.about("env", env).get("known", {}).get(env_name)
         kinds = {kind} if kind else {"discrete", "continuous"}
     if not kinds & set(description["serves"]):
-        others = [
-            n for n in choices.named("algo") if kinds & set(choices.about("algo", n)["serves"])
-        ]
+        every = {n: choices.about("algo", n) for n in choices.named("algo")}
+        others = [n for n, a in every.items() if kinds & set(a["serves"]) and "tuned_as" not in a]
         kind = " or ".join(sorted(kinds))
         why = description.get("refuses", {}).get(kind, "")
         raise UserError(
