@@ -10,7 +10,8 @@ std has n − 1 in its denominator. What differs from the paper: β defaults to 
 from the *reference* is monitored; a group whose rewards are all equal gives exactly 0, by max − min
 and not by the rounding residue of its std; such groups still count in the mean over completions.
 On control tasks a group is G trajectories from one seeded reset, r_i is the return of one, and a
-step is a token.
+step is a token. On saved rollouts, of a behaviour policy μ, the loss of every step is weighted by
+min(w̄, π_old/μ).
 
 What other papers change of it are knobs: the baseline, the scale, the level of the ratio, the
 objective, the reduction. algorithms/variants.py and dapo.py have those combinations by their names.
@@ -28,7 +29,7 @@ from zoo.core.protocols import Loss, Plugin, Update
 from zoo.core.schema import in_range
 from zoo.errors import UserError
 from zoo.functional import returns, surrogate
-from zoo.plugins import EntropyKnobs, KLKnobs, RewardScaleKnobs
+from zoo.plugins import EntropyKnobs, ImportanceKnobs, KLKnobs, RewardScaleKnobs
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -77,6 +78,8 @@ class GRPOKnobs(OptimizerKnobs):
     kl: KLKnobs = field(default_factory=KLKnobs)
     #: scaling of rewards for training; evaluation reports raw ones
     reward_scale: RewardScaleKnobs = field(default_factory=RewardScaleKnobs)
+    #: importance of steps that an earlier policy took (rollout=stored)
+    importance: ImportanceKnobs = field(default_factory=ImportanceKnobs)
 
     def __post_init__(self) -> None:
         """Refuse what can't be trained with."""
@@ -159,6 +162,7 @@ class GRPO(Algorithm):
             policy = surrogate.cispo(log_ratio, out.log_prob, advantage, low, high)
         else:
             policy = surrogate.clipped(log_ratio, advantage, low, high, dual_clip=k.dual_clip)
+        policy = self.weighted(policy, batch)
         metrics = {}
         if update.diagnose:
             metrics = self.diagnostics(log_ratio, advantage, out, low, high)

@@ -4,10 +4,12 @@
     L_policy = −E[ min(ρ_t A_t, clip(ρ_t, 1 − ε_low, 1 + ε_high) A_t) ]
     L_value  = c_v · ½ E[ max((V − R)², (V_old + clip(V − V_old, ±ε_v) − R)²) ]
 
-with A_t by GAE(λ) (Schulman et al. 2016, arXiv:1506.02438). What differs from the paper: advantages
-are normalised over the whole rollout, not per mini-batch, so that gradients do not depend on how
-the rollout is cut; truncated episodes bootstrap from their true final observation. Environment
-steps and tokens are the same thing here: on text a step is a token and V a head on the last layer.
+with A_t by GAE(λ) (Schulman et al. 2016, arXiv:1506.02438). On saved rollouts, of a behaviour
+policy μ, A_t and R are V-trace's and L_policy is weighted by min(w̄, π_old/μ). What differs from the
+paper: advantages are normalised over the whole rollout, not per mini-batch, so that gradients do
+not depend on how the rollout is cut; truncated episodes bootstrap from their true final
+observation. Environment steps and tokens are the same thing here: on text a step is a token and V a
+head on the last layer.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from zoo.core.schedule import schedule
 from zoo.core.schema import in_range
 from zoo.functional import returns, surrogate
 from zoo.functional.value import value_loss
-from zoo.plugins import EntropyKnobs, KLKnobs, RewardScaleKnobs
+from zoo.functional.vtrace import vtrace
+from zoo.plugins import EntropyKnobs, ImportanceKnobs, KLKnobs, RewardScaleKnobs
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -66,6 +69,8 @@ class PPOKnobs(OptimizerKnobs):
     kl: KLKnobs = field(default_factory=KLKnobs)
     #: scaling of rewards for training; evaluation reports raw ones
     reward_scale: RewardScaleKnobs = field(default_factory=RewardScaleKnobs)
+    #: importance of steps that an earlier policy took (rollout=stored)
+    importance: ImportanceKnobs = field(default_factory=ImportanceKnobs)
 
     def __post_init__(self) -> None:
         """Refuse what can't be trained with."""
@@ -88,16 +93,13 @@ class PPO(Algorithm):
         """Write values, advantages and returns; cut fragments into steps where they are free."""
         k = self.knobs
         batch["value"], batch["next_value"] = self.policy.values(batch)
-        advantage, batch["return"] = returns.gae(
-            batch["reward"],
-            batch["value"],
-            batch["next_value"],
-            batch["terminated"],
-            batch["truncated"],
-            batch["mask"],
-            gamma=k.gamma,
-            lam=k.gae_lambda,
-        )
+        names = ("reward", "value", "next_value", "terminated", "truncated", "mask")
+        steps, weight = {name: batch[name] for name in names}, batch.get("importance", None)
+        if weight is None:
+            estimate = returns.gae(**steps, gamma=k.gamma, lam=k.gae_lambda)
+        else:
+            estimate = vtrace(**steps, weight=weight, gamma=k.gamma, lam=k.gae_lambda)
+        advantage, batch["return"] = estimate
         if k.normalize_advantage:
             advantage = returns.normalize(advantage, batch["mask"])
         batch["advantage"] = advantage
@@ -114,6 +116,7 @@ class PPO(Algorithm):
         log_ratio = out.log_prob - self.old_log_prob(batch, out)
         low, high = k.clip_low * factor, k.clip_high * factor
         policy = surrogate.clipped(log_ratio, batch["advantage"], low, high)
+        policy = self.weighted(policy, batch)
         assert out.value is not None  # needs_critic
         value = value_loss(
             out.value, batch["value"], batch["return"], clip=k.value_clip, kind=k.value_loss

@@ -62,7 +62,13 @@ _COMPARED: dict[type, type] = {
     ast.Is: ast.IsNot,
     ast.IsNot: ast.Is,
 }
-_NAMES = {"min": "max", "minimum": "maximum", "amin": "amax", "all": "any", "clamp_min": "clamp_max"}
+_NAMES = {
+    "min": "max",
+    "minimum": "maximum",
+    "amin": "amax",
+    "all": "any",
+    "clamp_min": "clamp_max",
+}
 _NAMES |= {other: name for name, other in _NAMES.items()}
 
 
@@ -224,7 +230,9 @@ def main() -> int:
         elif sys.stderr.isatty():
             print(f"{number} of {len(every)}", end="\r", file=sys.stderr)
     killed = len(every) - len(alive)
-    print(f"{killed} of {len(every)} killed ({killed / len(every):.1%}), {time.monotonic() - start:.0f} s")
+    print(
+        f"{killed} of {len(every)} killed ({killed / len(every):.1%}), {time.monotonic() - start:.0f} s"
+    )
     unknown = [m for m in alive if m.key not in known]
     print(f"{len(alive) - len(unknown)} survivors known, {len(unknown)} not explained")
     return 0 if killed >= SHARE * len(every) and not unknown else 1

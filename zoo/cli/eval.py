@@ -77,7 +77,9 @@ def _warn_of_other_questions(trainer: Trainer, run: str) -> None:
     """Say so where the run was trained on other data than are to be had now."""
     path = Path(run)
     summary = (path if path.is_dir() else path.parent.parent) / "summary.json"
-    now = getattr(getattr(trainer.rollout, "env", None), "dataset", None)
+    rollout = trainer.rollout
+    env = getattr(rollout, "env", None)
+    now = getattr(rollout, "dataset", None) or getattr(env, "dataset", None)
     if now is None or not summary.is_file():
         return
     then = json.loads(summary.read_text("utf-8")).get("dataset")

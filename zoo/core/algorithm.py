@@ -212,6 +212,11 @@ class Algorithm:
         old = batch.get("old_log_prob", None)
         return out.log_prob.detach() if old is None else old
 
+    def weighted(self, loss: Tensor, batch: TensorDict) -> Tensor:
+        """Return a policy loss [B, T] with the importance of steps that other weights took."""
+        weight = batch.get("importance", None)
+        return loss if weight is None else weight * loss
+
     def diagnostics(
         self,
         log_ratio: Tensor,

@@ -35,6 +35,7 @@ def build(
     env: Any = None,
     rewards: Sequence[Any] | None = None,
     plugins: Sequence[Plugin] = (),
+    fresh: bool = True,
 ) -> Trainer:
     """Put a run together.
 
@@ -52,6 +53,9 @@ def build(
         Reward items of a text environment that no file can hold.
     plugins : sequence of Plugin
         Objective terms besides the algorithm's own.
+    fresh : bool
+        Whether training begins here, and what it reads is looked for; a run that is loaded may only
+        be evaluated.
 
     Raises
     ------
@@ -69,6 +73,8 @@ def build(
     world: Callable[..., tuple[Any, Any]] = _control if config.world == "control" else _text
     rollout, policy = world(config, cls, knobs, env, rewards)
     policy.to(torch.device(device))
+    if config.run.save.rollouts:
+        rollout = _saving(config, rollout, recorder)
     terms = [*_plugins(knobs, cls, rollout, policy), *plugins]
     names = [term.name for term in terms]
     if len({*names, *_RESERVED}) < len(names) + len(_RESERVED):
@@ -76,6 +82,10 @@ def build(
             f"plugins need names of their own (got {', '.join(names)}; taken are"
             f" {', '.join(_RESERVED)})."
         )
+    if cls.on_policy and not getattr(rollout, "on_policy", True):
+        _refuse_uncorrected(cls, terms)
+    if fresh and hasattr(rollout, "open"):
+        rollout.open()
     algorithm.attach(knobs, policy, terms)
     learner = Learner(algorithm, terms, knobs, max_length=getattr(rollout, "max_length", None))
     if hasattr(knobs, "replay"):
@@ -86,7 +96,8 @@ def build(
     algorithm.trainer = trainer
     questions = getattr(rollout, "env", None)  # of a text run; a fallback is recorded and said now
     if trainer.recorder.folder is not None:
-        trainer.recorder.folder.facts["dataset"] = getattr(questions, "dataset", None)
+        data = getattr(rollout, "dataset", None) or getattr(questions, "dataset", None)
+        trainer.recorder.folder.facts["dataset"] = data
     notice = getattr(questions, "notice", None)
     if notice:
         trainer.recorder.notice(notice)
@@ -129,6 +140,8 @@ def build_from_arguments(
         "plugins": [plugin.name for plugin in plugins],
     }
     recorder = None
+    if config.run.save.rollouts and run_dir is None and logger is None:
+        raise UserError("save.rollouts=true writes into the run's folder: give run_dir=.")
     if run_dir is not None or logger is not None:
         from zoo.core.run_folder import open_recorder
 
@@ -168,7 +181,7 @@ def load(
                 f"{path} was trained with objects that no file can hold: give {kind}="
                 f" ({', '.join(names)}) again."
             )
-    trainer = build(config, recorder, **objects)
+    trainer = build(config, recorder, **objects, fresh=False)
     trainer.load_state_dict(state)
     return trainer
 
@@ -213,19 +226,36 @@ def _text(
     elif rewards is not None:
         raise UserError("rewards= goes with a named environment; your own scores by itself.")
     policy = config.target("model").load(model, critic=cls.needs_critic)
-    rollout = TextRollout(
-        env,
-        config.target("rollout")(),
-        group_size=getattr(knobs, "group_size", 1),
-        seed=int(config["seed"]),
-        **_as_arguments(config.settings("rollout")),
-    )
-    return rollout, policy
+    make, settings = config.target("rollout"), _as_arguments(config.settings("rollout"))
+    settings |= {"group_size": getattr(knobs, "group_size", 1), "seed": int(config["seed"])}
+    if hasattr(make, "collect"):  # a whole rollout, where others only sample
+        return make(env, **settings), policy
+    return TextRollout(env, make(), **settings), policy
+
+
+def _saving(config: Config, rollout: Any, recorder: Recorder | None) -> Any:
+    """Put the rollout into one that writes down what it collects."""
+    from zoo.rollouts.saving import SavingRollout
+
+    if not getattr(rollout, "on_policy", True):
+        raise UserError("save.rollouts=true goes with new rollouts; these are saved ones already.")
+    folder = None if recorder is None or recorder.folder is None else recorder.folder.path
+    about = {"algo": config["algo.name"], "model": config["model.name"], "seed": config["seed"]}
+    return SavingRollout(rollout, folder, about, config.run.save.max_gib)
+
+
+def _refuse_uncorrected(cls: Any, terms: Sequence[Plugin]) -> None:
+    """Refuse to learn from another policy's rollouts as if they were one's own."""
+    if not any(term.name == "importance" for term in terms):
+        raise UserError(
+            f"{cls.__name__} learns from its own rollouts, and has no importance correction for"
+            " saved ones: give its knobs an `importance: ImportanceKnobs`, or use algo=ppo."
+        )
 
 
 def _plugins(knobs: Any, cls: Any, rollout: Any, policy: Any) -> list[Any]:
-    """Build every objective term; the KL penalty is not scaled or clamped with the rewards."""
-    from zoo.plugins import KL, Entropy, Facts, RewardScale
+    """Build every plugin; the KL penalty, by the old policy, is not scaled with the rewards."""
+    from zoo.plugins import KL, Entropy, Facts, Importance, RewardScale
 
     facts = Facts(
         algorithm=cls.name,
@@ -236,7 +266,12 @@ def _plugins(knobs: Any, cls: Any, rollout: Any, policy: Any) -> list[Any]:
         stochastic=getattr(policy, "stochastic", True),
         group_scale=getattr(knobs, "scale", None),
     )
-    order = (("entropy", Entropy), ("reward_scale", RewardScale), ("kl", KL))
+    order = (
+        ("entropy", Entropy),
+        ("reward_scale", RewardScale),
+        ("importance", Importance),
+        ("kl", KL),
+    )
     return [plugin.build(getattr(knobs, n), facts) for n, plugin in order if hasattr(knobs, n)]
 
 

@@ -315,7 +315,7 @@ def _refuse_unserved(algo: str, env_name: str, env: str, world: str) -> None:
 def _refuse_other_world(picked: Mapping[str, Any], files: Mapping[str, str], world: str) -> None:
     """Refuse a model or a rollout that the environment can't use."""
     for group in ("model", "rollout"):
-        if choices.about(group, files[group])["world"] == world:
+        if world in choices.about(group, files[group])["world"]:
             continue
         raise UserError(
             f"{group}={picked[group]} doesn't go with env={picked['env']}, which is a {world}"
@@ -325,7 +325,7 @@ def _refuse_other_world(picked: Mapping[str, Any], files: Mapping[str, str], wor
 
 def _fitting(group: str, world: str) -> str:
     """Write the choices of a group that a world's environments can use."""
-    names = [n for n in choices.named(group) if choices.about(group, n)["world"] == world]
+    names = [n for n in choices.named(group) if world in choices.about(group, n)["world"]]
     return " or ".join(f"{group}={name}" for name in names)
 
 
@@ -388,6 +388,9 @@ def _with_defaults(tree: dict[str, Any]) -> dict[str, Any]:
         entry = tree[group]
         entry.pop("_about_", None)
         schema = _schema(entry)
+        if schema and group == "rollout":  # what is tuned for another rollout is not for this one
+            known = {*INTERNAL, *(f.name for f in fields(schema))}
+            entry = {key: value for key, value in entry.items() if key in known}
         tree[group] = _merge(defaults(schema), entry) if schema else entry
     for options in tree.setdefault("logger", {}).values():
         options.pop("_about_", None)

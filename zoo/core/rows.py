@@ -11,8 +11,15 @@ __all__ = ["Row"]
 _SUMMED = ("time/", "episode/count", "reward/failed/")
 _WORK = ("time/collect", "time/learn")
 #: as they stand at the end: counters, and weights that move
-_LAST = ("update/skipped", "entropy/coefficient", "kl/coefficient", "reward/scale", "lr")
-_LARGEST = ("completion/length_max", "sampler/log_prob_gap_max")
+_LAST = (
+    "update/skipped",
+    "entropy/coefficient",
+    "kl/coefficient",
+    "reward/scale",
+    "stored/passes",
+    "lr",
+)
+_LARGEST = ("completion/length_max", "importance/ratio_max", "sampler/log_prob_gap_max")
 #: means over the episodes that ended in a round
 _PER_EPISODE = ("return/mean", "return/std", "episode/length")
 

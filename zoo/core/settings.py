@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from zoo.core.schema import in_range
 from zoo.errors import UserError
 
-__all__ = ["CheckpointSettings", "EvalSettings", "RunSettings", "require_seed"]
+__all__ = ["CheckpointSettings", "EvalSettings", "RunSettings", "SaveSettings", "require_seed"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,20 @@ class CheckpointSettings:
 
 
 @dataclass(frozen=True)
+class SaveSettings:
+    """What else is kept of a run."""
+
+    #: write every collected batch into the run folder's rollouts/, for rollout=stored
+    rollouts: bool = False
+    #: GiB that these files may take; later rollouts are not saved
+    max_gib: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Refuse room for nothing."""
+        in_range(self, "max_gib", low=0, above=True)
+
+
+@dataclass(frozen=True)
 class RunSettings:
     """What the command line may set without a group's name in front."""
 
@@ -68,6 +83,8 @@ class RunSettings:
     eval: EvalSettings = field(default_factory=EvalSettings)
     #: saving
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    #: keeping what was collected
+    save: SaveSettings = field(default_factory=SaveSettings)
 
     def __post_init__(self) -> None:
         """Refuse budgets of nothing."""

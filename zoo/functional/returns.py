@@ -24,6 +24,7 @@ __all__ = [
     "n_step",
     "normalize",
     "reverse_scan",
+    "td_errors",
 ]
 
 Scale = Literal["group", "batch", "none"]
@@ -66,7 +67,7 @@ def reverse_scan(x: Tensor, decay: Tensor) -> Tensor:
     return y
 
 
-def _deltas(
+def td_errors(
     reward: Tensor,
     value: Tensor,
     next_value: Tensor,
@@ -76,7 +77,7 @@ def _deltas(
     gamma: float,
     lam: float,
 ) -> tuple[Tensor, Tensor]:
-    """TD errors and the recursion's decay, both [B, T]; both 0 where ``mask`` is False."""
+    """Return TD errors δ and the recursion's decay, [B, T]; both 0 where ``mask`` is False."""
     delta = reward + gamma * next_value.masked_fill(terminated, 0.0) - value
     ended = terminated | truncated
     if mask is not None:
@@ -132,7 +133,7 @@ def gae(
         truncated=truncated,
         mask=mask,
     )
-    delta, decay = _deltas(reward, value, next_value, terminated, truncated, mask, gamma, lam)
+    delta, decay = td_errors(reward, value, next_value, terminated, truncated, mask, gamma, lam)
     advantage = reverse_scan(delta, decay)
     target = advantage + value
     return advantage, target if mask is None else target.masked_fill(~mask, 0.0)
@@ -152,7 +153,7 @@ def gae_loop(
 
     Kept as the plain statement that the fast form is tested against.
     """
-    delta, decay = _deltas(reward, value, next_value, terminated, truncated, mask, gamma, lam)
+    delta, decay = td_errors(reward, value, next_value, terminated, truncated, mask, gamma, lam)
     advantage = torch.zeros_like(delta)
     following = torch.zeros_like(delta[:, 0])
     for t in reversed(range(delta.shape[1])):

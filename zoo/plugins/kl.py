@@ -178,11 +178,13 @@ class KL:
     @staticmethod
     def _log_prob(batch: TensorDict, policy: Any) -> Tensor:
         """Return log π as the trainer computes it; kept, for it is the old policy's too."""
-        key = "log_prob" if policy.sampler_is_exact else "old_log_prob"
-        if batch.get(key, None) is None:
+        if batch.get("old_log_prob", None) is None:
+            if policy.sampler_is_exact:
+                sampled: Tensor = batch["log_prob"]
+                return sampled
             with torch.no_grad():
-                batch[key] = policy.log_prob(batch)
-        log_prob: Tensor = batch[key]
+                batch["old_log_prob"] = policy.log_prob(batch)
+        log_prob: Tensor = batch["old_log_prob"]
         return log_prob
 
     def terms(self, out: Evaluation, batch: TensorDict, update: Update) -> dict[str, Tensor]:

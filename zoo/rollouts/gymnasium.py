@@ -131,6 +131,8 @@ class GymnasiumRollout:
         self._encoder = ObservationEncoder(self.observation_space)  # type: ignore[arg-type]
         self._group_seeds = EpisodeSeeds(seed, _GROUPS)
         self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_ACTIONS,)))
+        #: whether batches also hold observations as they were before normalisation
+        self.keep_raw = False
         self.env_steps = 0
         self._groups_begun = 0
         self._begun = False

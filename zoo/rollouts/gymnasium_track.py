@@ -22,6 +22,7 @@ class Track:
         self.steps = 0
         self.cut: np.ndarray | None = None
         self._finals: list[tuple[int, int, np.ndarray]] = []
+        self._raw_finals: list[tuple[int, int, np.ndarray]] = []  # where they are normalised
         n, shape, encoder = rollout.num_envs, rollout._encoder.shape, rollout._encoder
         self.raw = np.zeros((1, n, *shape), encoder.dtype)
         self.raw[0] = rollout._observation
@@ -77,22 +78,29 @@ class Track:
             new = np.concatenate([seen, np.stack([final for _, final in finals])])
         self._normalizer.update(new)
         self.observation[t + 1] = self._normalizer(seen)
+        self._raw_finals.extend((t, i, final) for i, final in finals)
         self._finals.extend((t, i, self._normalizer(final)) for i, final in finals)
 
     def batch(self, steps: int) -> dict[str, np.ndarray]:
         """Return [N, T, …] arrays of the first ``steps`` steps, each in memory of its own."""
-
-        def rows(array: np.ndarray) -> np.ndarray:
-            return rearrange(array[:steps], "time env ... -> env time ...").copy()
-
-        following = rows(self.observation[1:])
+        following = _rows(self.observation[1:], steps)
         for t, i, final in self._finals:
             following[i, t] = final
-        return {
-            "observation": rows(self.observation),
+        leaves = {
+            "observation": _rows(self.observation, steps),
             "next_observation": following,
-            "action": rows(np.stack(self._actions)),
-            "reward": rows(self.reward),
-            "terminated": rows(self.terminated),
-            "truncated": rows(self.truncated),
+            "action": _rows(np.stack(self._actions), steps),
+            "reward": _rows(self.reward, steps),
+            "terminated": _rows(self.terminated, steps),
+            "truncated": _rows(self.truncated, steps),
         }
+        if self._rollout.keep_raw and self._normalizer is not None:
+            following = leaves["raw_next_observation"] = _rows(self.raw[1:], steps)
+            for t, i, final in self._raw_finals:
+                following[i, t] = final
+            leaves["raw_observation"] = _rows(self.raw, steps)
+        return leaves
+
+
+def _rows(array: np.ndarray, steps: int) -> np.ndarray:
+    return rearrange(array[:steps], "time env ... -> env time ...").copy()

@@ -1,0 +1,116 @@
+"""Importance plugin: whose steps it weighs, by how much, and what it reports."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from zoo.errors import UserError
+from zoo.plugins import KL, Facts, Importance, ImportanceKnobs, KLKnobs
+
+
+class Fixed:
+    """Gives the same log-probability to every action."""
+
+    version, sampler_is_exact = 3, True
+
+    def __init__(self, log_prob: float) -> None:
+        self.value = log_prob
+
+    def log_prob(self, batch: TensorDict) -> torch.Tensor:
+        return torch.full_like(batch["log_prob"], self.value)
+
+    def reference_copy(self) -> Fixed:
+        return self
+
+    def eval(self) -> None:
+        pass
+
+
+def rollout(ratios: list[float], live: int, version: int = -1) -> TensorDict:
+    """Steps whose present probability ½ is that many times the behaviour's."""
+    log_prob = math.log(0.5) - torch.tensor([ratios]).log()
+    return TensorDict(
+        {
+            "log_prob": log_prob,
+            "reward": torch.zeros_like(log_prob),
+            "mask": (torch.arange(len(ratios)) < live)[None],
+            "version": torch.tensor([version]),
+        },
+        batch_size=[1],
+    )
+
+
+def seen(batch: TensorDict, truncation: float = 1.0) -> dict[str, float]:
+    plugin = Importance.build(ImportanceKnobs(truncation), Facts("ppo", "control"))
+    return plugin.on_rollout(batch, Fixed(math.log(0.5)))
+
+
+@pytest.mark.parametrize(
+    ("truncation", "weights"), [(1.0, [0.5, 1.0, 1.0]), (3.0, [0.5, 2.0, 3.0])]
+)
+def test_weights_are_truncated_ratios(truncation: float, weights: list[float]) -> None:
+    batch = rollout([0.5, 2.0, 4.0], live=3)
+    seen(batch, truncation)
+    torch.testing.assert_close(batch["importance"], torch.tensor([weights]))
+    torch.testing.assert_close(batch["old_log_prob"], torch.full((1, 3), math.log(0.5)))
+
+
+def test_the_figures_are_those_of_the_untruncated_ratios() -> None:
+    figures = seen(rollout([0.5, 2.0, 4.0], live=3))
+    assert figures == pytest.approx(
+        {
+            "importance/effective": 6.5**2 / 20.25 / 3,
+            "importance/ratio_mean": 6.5 / 3,
+            "importance/ratio_max": 4.0,
+            "importance/truncated": 2 / 3,
+        },
+        rel=1e-5,
+    )
+
+
+def test_dead_steps_count_nowhere() -> None:
+    batch = rollout([0.5, 2.0, 4.0], live=2)
+    batch["log_prob"][0, 2] = torch.nan
+    assert seen(batch)["importance/ratio_max"] == pytest.approx(2.0)
+    assert bool(batch["importance"].isfinite().all())
+
+
+def test_the_policys_own_rollout_is_left_alone() -> None:
+    batch = rollout([0.5, 2.0], live=2, version=3)
+    assert seen(batch) == {}
+    assert "importance" not in batch.keys()  # noqa: SIM118
+    assert "old_log_prob" not in batch.keys()  # noqa: SIM118
+
+
+def test_a_ratio_out_of_range_stays_a_number() -> None:
+    batch = rollout([1.0], live=1)
+    batch["log_prob"] -= 200.0
+    assert seen(batch)["importance/ratio_max"] == pytest.approx(math.exp(20), rel=1e-4)
+    assert batch["importance"].item() == 1.0
+
+
+def test_actions_without_a_probability_are_refused() -> None:
+    batch = rollout([1.0, math.nan], live=2)
+    with pytest.raises(UserError, match="actions without a probability"):
+        seen(batch)
+
+
+def test_a_truncation_at_zero_is_refused() -> None:
+    with pytest.raises(UserError, match="Importance needs truncation > 0"):
+        ImportanceKnobs(truncation=0.0)
+
+
+def test_a_penalty_in_the_reward_is_of_the_present_policy_and_not_of_the_behaviours() -> None:
+    batch = rollout([0.5, 2.0], live=2)
+    policy = Fixed(math.log(0.5))
+    seen(batch)
+    plugin = KL.build(
+        KLKnobs(coefficient=1.0, estimator="k1", where="reward"), Facts("ppo", "control")
+    )
+    plugin._target = type("Frozen", (), {"module": policy})()  # log π = log ref
+    plugin.on_rollout(batch, policy)
+    assert batch["reward"].tolist() == [[0.0, 0.0]]
