@@ -16,7 +16,14 @@ import torch
 from zoo.core.atomic import replacing
 from zoo.errors import UserError
 
-__all__ = ["load", "load_run", "rng_state", "save", "set_rng_state"]
+__all__ = ["INCOMPLETE", "lightened", "load", "load_run", "rng_state", "save", "set_rng_state"]
+
+#: bytes of a buffer that a checkpoint kept for its weights still takes along
+_LARGE = 16 * 2**20
+INCOMPLETE = (
+    "this checkpoint holds no replay buffer, which was too large for a best.pt: training goes on"
+    " from its weights with an empty one, and not bit for bit; last.pt has the buffer."
+)
 
 
 def save(state: dict[str, Any], path: Path | str) -> None:
@@ -42,6 +49,18 @@ def save(state: dict[str, Any], path: Path | str) -> None:
                 " `zoo train --resume`."
             )
         raise UserError(f"could not write the checkpoint {path} ({error}){kept}") from error
+
+
+def lightened(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's state without its buffer where that is large; no evaluation reads it."""
+    return state if _nbytes(state["buffer"]) <= _LARGE else {**state, "buffer": None}
+
+
+def _nbytes(state: Any) -> int:
+    """Return the memory of all tensors in a state."""
+    if isinstance(state, torch.Tensor):
+        return state.nbytes
+    return sum(map(_nbytes, state.values())) if isinstance(state, dict) else 0
 
 
 def load(path: Path | str, device: str | torch.device = "cpu") -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Trainer:
         self.unit, self.score, self.counted = world.unit, world.score, world.counted
         self.total = int(config[world.budget] or 0)
         self.counters: dict[str, Any] = {"env_steps": 0, "updates": 0, "tokens": 0, "wall_s": 0.0}
-        self.interrupted = False
+        self.interrupted = self.incomplete = False
 
     @property
     def done(self) -> int:
@@ -54,6 +54,9 @@ class Trainer:
         evaluation, every = self.config["eval"], self.config["checkpoint"]["every_s"]
         saved, self.interrupted = time.monotonic(), False
         self.recorder.begin(self.done, self.total)
+        if self.incomplete:
+            self.recorder.notice(checkpoint.INCOMPLETE)
+            self.incomplete = False
         try:
             if evaluation["at_start"] and self.recorder.evaluations["first"] is None:
                 self.recorder.log(self.counters, self._evaluate())
@@ -62,19 +65,15 @@ class Trainer:
                 if self.recorder.folder and every is not None and time.monotonic() - saved >= every:
                     self.save()
                     saved = time.monotonic()
-            status = "finished" if self.done >= self.total else "interrupted"
-            if (
-                evaluation["at_end"]
-                and status == "finished"
-                and not self.recorder.measured(self.counters)
-            ):
+            ended = self.done >= self.total
+            if evaluation["at_end"] and ended and not self.recorder.measured(self.counters):
                 self.recorder.log(self.counters, self._evaluate())
             if self.recorder.folder:
                 self.save()
         except BaseException as error:
             self.recorder.failed(error, self.counters)
             raise
-        return self.recorder.summarise(status, self.counters)
+        return self.recorder.summarise("finished" if ended else "interrupted", self.counters)
 
     def round(self) -> dict[str, float]:
         """Collect one rollout, learn from it, and log what happened."""
@@ -116,7 +115,8 @@ class Trainer:
         """Measure, and keep the weights that measured best."""
         start, result = time.perf_counter(), self.evaluate()
         if self.recorder.keep(result, self.counters, self.score) and self.recorder.folder:
-            self.save(self.recorder.folder.checkpoints / "best.pt")
+            best = self.recorder.folder.checkpoints / "best.pt"
+            checkpoint.save(checkpoint.lightened(self.state_dict()), best)
         figures = {f"eval/{k}": v for k, v in result.items()}
         return {**figures, "time/eval": time.perf_counter() - start}
 
@@ -135,10 +135,12 @@ class Trainer:
         return {**own, **parts, "rng": checkpoint.rng_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a :meth:`state_dict`, bit for bit on the CPU."""
+        """Continue from a :meth:`state_dict`; from a complete one bit for bit on the CPU."""
         self.counters, self.total = dict(state["counters"]), state["total"]
         for name, part in self._parts().items():
-            part.load_state_dict(state[name])
+            if state[name] is not None:
+                part.load_state_dict(state[name])
+        self.incomplete = state["buffer"] is None
         self.algorithm.policy.version = self.learner.steps
         checkpoint.set_rng_state(state["rng"])
 
