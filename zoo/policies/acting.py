@@ -173,13 +173,19 @@ class GaussianActor:
 
 
 def numpy_layers(
-    layers: Sequence[tuple[np.ndarray, np.ndarray]], activation: str, num_envs: int
+    layers: Sequence[tuple[np.ndarray, np.ndarray]],
+    activation: str,
+    num_envs: int,
+    activate_last: bool = False,
 ) -> Network:
-    """Return a forward through (weight [out, in], bias [out]) pairs."""
+    """Return a forward through (weight [out, in], bias [out]) pairs; without any, the input.
+
+    ``activate_last`` gives hidden features: the activation follows the last pair too.
+    """
     views = [(weight.T, bias) for weight, bias in layers]
-    hidden = [np.empty((num_envs, bias.size), np.float32) for _, bias in views[:-1]]
-    weight_out, bias_out = views[-1]
-    stages = [(weight, bias, out) for (weight, bias), out in zip(views[:-1], hidden, strict=True)]
+    head = None if activate_last else views.pop()
+    hidden = [np.empty((num_envs, bias.size), np.float32) for _, bias in views]
+    stages = [(weight, bias, out) for (weight, bias), out in zip(views, hidden, strict=True)]
     relu = activation == "relu"
 
     def forward(vector: np.ndarray, outputs: np.ndarray) -> None:
@@ -191,8 +197,11 @@ def numpy_layers(
             else:
                 np.tanh(out, out=out)
             vector = out
-        np.dot(vector, weight_out, out=outputs)
-        outputs += bias_out
+        if head is None:
+            outputs[...] = vector
+        else:
+            np.dot(vector, head[0], out=outputs)
+            outputs += head[1]
 
     return forward
 

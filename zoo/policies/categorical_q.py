@@ -66,6 +66,7 @@ class CategoricalQPolicy(ControlPolicy):
     ) -> None:
         super().__init__(observation_space, action_space, config)
         self.refuse_shared("SAC")
+        self.refuse_sde("discrete actions")
         if not isinstance(action_space, spaces.Discrete):
             raise UserError(f"a categorical policy needs Discrete actions (got {action_space}).")
         self.action_start, self.outputs = int(action_space.start), int(action_space.n)

@@ -40,6 +40,11 @@ class MLPKnobs:
     orthogonal: bool = True
     #: natural log of the Gaussian's initial standard deviation (continuous actions only)
     log_std_init: float = 0.0
+    #: gSDE: noise as a function of the state, drawn seldom, explores smoothly (a Box only);
+    #: log_std_init is then of the entries of the noise matrices, −3 is usual
+    use_sde: bool = False
+    #: gSDE: steps between two draws of the matrices, or at the start of each rollout or episode
+    sde_sample_freq: int | Literal["rollout", "episode"] = "rollout"
     #: one trunk for actor and critic; off lets each learn features of its own
     shared: bool = False
     #: subtract the running mean of observations and divide by their running deviation
@@ -53,6 +58,15 @@ class MLPKnobs:
             raise UserError(f"activation must be tanh or relu (got {self.activation!r}).")
         if any(width < 1 for width in self.hidden_sizes):
             raise UserError(f"hidden_sizes must be positive (got {list(self.hidden_sizes)}).")
+        if self.use_sde and not self.hidden_sizes:
+            raise UserError(
+                "use_sde needs hidden_sizes: its noise is a function of their features."
+            )
+        if isinstance(self.sde_sample_freq, int) and self.sde_sample_freq < 1:
+            raise UserError(
+                f"sde_sample_freq is a number of steps ≥ 1, rollout or episode (got"
+                f" {self.sde_sample_freq})."
+            )
 
     def make_encoder(self, space: spaces.Space[Any]) -> Any:
         """Return what turns observations into the vectors that the dense layers read."""
@@ -126,6 +140,20 @@ class ControlPolicy(nn.Module):
                 f" {algorithm} moves them in turn: leave it at false."
             )
 
+    def refuse_sde(self, who: str) -> None:
+        """Refuse state-dependent exploration where there is no Gaussian to draw from.
+
+        Raises
+        ------
+        UserError
+            Where the knobs ask for it.
+        """
+        if self.config.use_sde:
+            raise UserError(
+                "model.use_sde=true is for policies that draw continuous actions (PPO, GRPO and SAC"
+                f" on a Box), not for {who}: leave it at false."
+            )
+
     @property
     def device(self) -> torch.device:
         """Where the parameters are, and where batches belong."""
@@ -146,6 +174,7 @@ class ControlPolicy(nn.Module):
         layers: Callable[[], Sequence[tuple[np.ndarray, np.ndarray]]],
         forward: Callable[[Tensor], Tensor],
         num_envs: int,
+        activate_last: bool = False,
     ) -> Network:
         """Return a forward from NumPy to NumPy for observations [N, *obs].
 
@@ -154,7 +183,7 @@ class ControlPolicy(nn.Module):
         """
         if self.device.type != "cpu":
             return torch_network(forward, self.device)
-        run = numpy_layers(layers(), self.config.activation, num_envs)
+        run = numpy_layers(layers(), self.config.activation, num_envs, activate_last)
         encode = self.encoder.numpy
         return lambda observation, outputs: run(encode(observation), outputs)
 

@@ -69,6 +69,7 @@ class DeterministicPolicy(ControlPolicy):
     ) -> None:
         super().__init__(observation_space, action_space, config)
         self.refuse_shared("TD3")
+        self.refuse_sde("TD3, whose noise is algo.noise")
         self.bounds, self.warmup = ActionBounds(action_space, "TD3"), warmup
         k, self.outputs = self.config, self.bounds.size
         sizes = [self.encoder.size, *k.hidden_sizes, self.outputs]
@@ -89,6 +90,9 @@ class DeterministicPolicy(ControlPolicy):
         return self.in_numpy(
             lambda: self.network.numpy()[0], lambda x: self.network(self.encoder(x))[0], num_envs
         )
+
+    def state_dependent(self, num_envs: int, rng: np.random.Generator | None) -> None:
+        """No gSDE: there is no deviation that could depend on the state."""
 
     def uniform(self, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[np.ndarray, float]:
         """Draw actions uniformly within the bounds, and their log-density."""

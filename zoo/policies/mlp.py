@@ -1,10 +1,12 @@
 """Multilayer perceptron policies for control: an actor and, where wanted, a critic.
 
 Discrete actions follow a categorical distribution (several choices at once one each), continuous
-ones a Gaussian whose standard deviation does not depend on the state. Continuous actions are stored
-as sampled; the rollout clips them to the Box when it steps, so log-probabilities are those of what
-was sampled (Andrychowicz et al. 2021, arXiv:2006.05990, found squashing to change little for
-on-policy methods).
+ones a Gaussian whose standard deviation does not depend on the state, unless ``use_sde`` makes it a
+function of the actor's last hidden features (:mod:`zoo.policies.state_dependent`); its gradient
+then stops at the features, which serve the mean, as in Stable-Baselines3. Continuous actions are
+stored as sampled; the rollout clips them to the Box when it steps, so log-probabilities are those
+of what was sampled (Andrychowicz et al. 2021, arXiv:2006.05990, found squashing to change little
+for on-policy methods).
 """
 
 from __future__ import annotations
@@ -23,8 +25,16 @@ from zoo.policies.acting import CategoricalActor, ControlActor, GaussianActor, N
 from zoo.policies.control import ControlPolicy, MLPKnobs
 from zoo.policies.dense import dense, linear_layers
 from zoo.policies.factored import FactoredActor, Factors
+from zoo.policies.state_dependent import (
+    MatrixNoise,
+    StateDependentActor,
+    StateDependentNetwork,
+    marginal_log_std,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tensordict import TensorDict
 
 __all__ = ["MLPKnobs", "MLPPolicy"]
@@ -83,11 +93,19 @@ class MLPPolicy(ControlPolicy):
         else:
             self.action_start, self.action_shape = 0, tuple(action_space.shape or ())
             self.outputs = int(np.prod(self.action_shape, dtype=int))
-            self.log_std = nn.Parameter(torch.full((self.outputs,), self.config.log_std_init))
         self._build()
 
     def _build(self) -> None:
         sizes = [self.encoder.size, *self.config.hidden_sizes]
+        self.sde: MatrixNoise | None = None
+        if self.discrete:
+            self.refuse_sde("discrete actions")
+        else:
+            shape: tuple[int, ...] = (self.outputs,)
+            if self.config.use_sde:
+                self.sde = MatrixNoise(sizes[-1], self.outputs, self.config.sde_sample_freq)
+                shape = (sizes[-1], self.outputs)
+            self.log_std = nn.Parameter(torch.full(shape, self.config.log_std_init))
         trunk = sizes if self.config.shared else sizes[:1]
         branch = sizes[-1:] if self.config.shared else sizes
         orthogonal = self.config.orthogonal
@@ -115,27 +133,69 @@ class MLPPolicy(ControlPolicy):
             shape = (steps, num_envs, self.outputs)
             return CategoricalActor(network, self.action_start, shape, rng)
         log_std = self.log_std.detach().cpu().numpy()
-        return GaussianActor(network, log_std, (steps, num_envs, *self.action_shape), rng)
+        action = (steps, num_envs, *self.action_shape)
+        if self.sde is None:
+            return GaussianActor(network, log_std, action, rng)
+        weight, bias = (p.detach().cpu().numpy() for p in self._layers_of["policy_layers"][-1])
+        acting = StateDependentNetwork(
+            network, (weight, bias), log_std, num_envs, self.sde, rng, self.training
+        )
+        return StateDependentActor(acting, action, rng is None)
 
     def numpy_network(self, num_envs: int) -> Network:
-        """Return the actor's forward from NumPy to NumPy, on the device of the parameters."""
+        """Return the actor's forward from NumPy to NumPy, on the device of the parameters.
+
+        With gSDE up to the last hidden features.
+        """
+        if self.sde is not None:
+            return self.in_numpy(
+                self._acting_layers,
+                lambda x: self._features(self._trunk(x)),
+                num_envs,
+                activate_last=True,
+            )
         return self.in_numpy(
             self._acting_layers, lambda x: self._networks(x, "policy_layers")[0], num_envs
         )
 
     def _acting_layers(self) -> list[tuple[np.ndarray, np.ndarray]]:
         pairs = [*self._layers_of["trunk"], *self._layers_of["policy_layers"]]
+        if self.sde is not None:
+            pairs.pop()
         return [(weight.detach().numpy(), bias.detach().numpy()) for weight, bias in pairs]
 
     # Learning.
 
     def _networks(self, observation: Tensor, *names: str) -> tuple[Tensor, ...]:
         """Apply the named networks to [B, T, *obs]; [B·T, outputs] of each."""
-        x = self.encoder(observation)
-        layers, activation = self._layers_of, self.config.activation
-        if layers["trunk"]:
-            (x,) = dense(x, [layers["trunk"]], activation, activate_last=True)
-        return dense(x, [layers[name] for name in names], activation)
+        return self._branches(self._trunk(observation), *names)
+
+    def _branches(self, x: Tensor, *names: str) -> tuple[Tensor, ...]:
+        return dense(x, [self._layers_of[name] for name in names], self.config.activation)
+
+    def _trunk(self, observation: Tensor) -> Tensor:
+        x, layers = self.encoder(observation), self._layers_of["trunk"]
+        if layers:
+            (x,) = dense(x, [layers], self.config.activation, activate_last=True)
+        return x
+
+    def _features(self, x: Tensor) -> Tensor:
+        """Return the actor's last hidden features, [M, L], of what the trunk gave."""
+        hidden = self._layers_of["policy_layers"][:-1]
+        return dense(x, [hidden], self.config.activation, activate_last=True)[0]
+
+    def _distribution(
+        self, observation: Tensor, critic: bool = False
+    ) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
+        """Return logits, or μ and log σ ([dim] or [B·T, dim]); and values where wanted."""
+        x, names = self._trunk(observation), ["value_layers"] if critic else []
+        if self.sde is None:
+            outputs, *values = self._branches(x, "policy_layers", *names)
+            return outputs, outputs if self.discrete else self.log_std, values
+        features = self._features(x)
+        mean = nn.functional.linear(features, *self._layers_of["policy_layers"][-1])
+        log_std = marginal_log_std(features.detach(), self.log_std)
+        return mean, log_std, self._branches(x, *names) if names else ()
 
     def evaluate(self, batch: TensorDict, reference: MLPPolicy | None = None) -> Evaluation:
         """Log-probabilities, entropies and values of a batch, with gradients.
@@ -154,22 +214,19 @@ class MLPPolicy(ControlPolicy):
         """
         observation, action = batch["observation"], batch["action"]
         shape = observation.shape[:2]
-        names = ("policy_layers", "value_layers") if self.has_critic else ("policy_layers",)
-        outputs, *values = self._networks(observation, *names)
-        other = None
+        outputs, log_std, values = self._distribution(observation, self.has_critic)
+        kl = None
         if reference is not None:
             with torch.no_grad():
-                (other,) = reference._networks(observation, "policy_layers")
+                other, other_log_std, _ = reference._distribution(observation)
+            if self.discrete:
+                kl = self._categorical_kl(outputs, other)
+            else:
+                kl = divergence.gaussian(outputs, log_std, other, other_log_std)[:, None]
         if self.discrete:
             log_prob, entropy = self._categorical(outputs, action)
-            kl = None if other is None else self._categorical_kl(outputs, other)
         else:
-            log_prob, entropy = self._gaussian(outputs, action)
-            kl = None
-            if other is not None:
-                assert reference is not None
-                kl = divergence.gaussian(outputs, self.log_std, other, reference.log_std.detach())
-                kl = kl[:, None]
+            log_prob, entropy = self._gaussian(outputs, log_std, action)
         leaves = (log_prob, entropy, values[0] if values else None, kl)
         if shape[1] == 1:  # single steps have their shape already; a view costs a node
             return Evaluation(*leaves)
@@ -188,11 +245,11 @@ class MLPPolicy(ControlPolicy):
         chosen = log_probs.gather(1, index - self.action_start if self.action_start else index)
         return chosen, -(log_probs.exp() * log_probs).sum(-1, keepdim=True)
 
-    def _gaussian(self, mean: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        scaled = (action.reshape(mean.shape) - mean) * torch.exp(-self.log_std)
-        normaliser = self.log_std.sum() + self.outputs * _HALF_LOG_2PI
-        log_prob = -0.5 * scaled.square().sum(-1) - normaliser
-        return log_prob[:, None], (normaliser + 0.5 * self.outputs).expand(len(mean), 1)
+    def _gaussian(self, mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        scaled = (action.reshape(mean.shape) - mean) * torch.exp(-log_std)
+        normaliser = log_std.sum(-1, keepdim=True) + self.outputs * _HALF_LOG_2PI
+        log_prob = -0.5 * scaled.square().sum(-1, keepdim=True) - normaliser
+        return log_prob, (normaliser + 0.5 * self.outputs).expand(len(mean), 1)
 
     @torch.no_grad()
     def log_prob(self, batch: TensorDict) -> Tensor:

@@ -73,7 +73,8 @@ class BoxActor:
         steps: int,
         rng: np.random.Generator | None,
     ) -> None:
-        self._network = policy.numpy_network(num_envs)
+        self._correlated = policy.state_dependent(num_envs, rng)
+        self._network = self._correlated or policy.numpy_network(num_envs)
         self._bounds: ActionBounds = policy.bounds
         size = self._size = policy.bounds.size
         self._outputs = np.zeros((steps, num_envs, policy.outputs), np.float32)
@@ -81,10 +82,13 @@ class BoxActor:
         self._flat = self.action.reshape(steps, num_envs, size)
         self._sampled: np.ndarray | None = None
         if policy.outputs > size and rng is not None:
-            self._sampled = rng.standard_normal((steps, num_envs, size), dtype=np.float32)
+            self._sampled = np.zeros((steps, num_envs, size), np.float32)
+            if self._correlated is None:
+                rng.standard_normal(dtype=np.float32, out=self._sampled)
         self._stochastic = policy.outputs > size
         self._added = policy.noise if rng is not None and policy.training else None
-        self.follows_episodes = self._added is not None and self._added.follows_episodes
+        noises = (self._added, self._correlated)
+        self.follows_episodes = any(n is not None and n.follows_episodes for n in noises)
         if self._added is not None and rng is not None:
             self._added.begin(steps, num_envs, rng)
 
@@ -92,7 +96,10 @@ class BoxActor:
         """Act on [N, *obs], already normalised, at one step; return a view of ``action[step]``."""
         outputs = self._outputs[step]
         self._network(observation, outputs)
-        y = np.tanh(self._unsquashed(slice(step, step + 1))[0])
+        part = slice(step, step + 1)
+        if self._correlated is not None and self._sampled is not None:
+            self._sampled[step] = self._correlated.sample()
+        y = np.tanh(self._unsquashed(part)[0])
         if self._added is not None:
             y = np.clip(y + self._added(step), -1.0, 1.0)
         np.multiply(y, self._bounds.half, out=self._flat[step])
@@ -111,8 +118,9 @@ class BoxActor:
 
     def ended(self, flags: np.ndarray) -> None:
         """Start the noise of those environments again."""
-        if self._added is not None:
-            self._added.ended(flags)
+        for noise in (self._added, self._correlated):
+            if noise is not None:
+                noise.ended(flags)
 
     def log_prob(self, steps: int) -> np.ndarray:
         """Return log π of the first ``steps`` actions, scaled to [−1, 1]; [steps, N] float32.

@@ -123,6 +123,7 @@ class QNetworkPolicy(ControlPolicy):
     ) -> None:
         super().__init__(observation_space, action_space, config)
         self.refuse_shared("DQN")
+        self.refuse_sde("DQN")
         if not isinstance(action_space, spaces.Discrete):
             raise UserError(
                 f"DQN values every action by itself, so it needs Discrete ones (got"

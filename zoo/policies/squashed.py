@@ -30,6 +30,7 @@ from zoo.policies.squashing import (
     squashed_sample,
 )
 from zoo.policies.stacked import Stacked
+from zoo.policies.state_dependent import MatrixNoise, StateDependentNetwork, marginal_log_std
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,10 +87,18 @@ class SquashedGaussianPolicy(ControlPolicy):
         self.bounds, self.warmup = ActionBounds(action_space, "SAC"), warmup
         k, size = self.config, self.bounds.size
         self.outputs = 2 * size
-        sizes = [self.encoder.size, *k.hidden_sizes, self.outputs]
-        self.network = Stacked(1, sizes, k.activation, k.orthogonal, head_gain=0.01)
-        with torch.no_grad():
-            self.network.biases[-1][:, size:] += k.log_std_init
+        self.sde: MatrixNoise | None = None
+        hidden, act = [self.encoder.size, *k.hidden_sizes], k.activation
+        if k.use_sde:
+            self.network = Stacked(1, hidden, act, k.orthogonal, activate_last=True)
+            self.head = Stacked(1, [hidden[-1], size], act, k.orthogonal, head_gain=0.01)
+            self.log_std = nn.Parameter(torch.full((hidden[-1], size), k.log_std_init))
+            self.sde = MatrixNoise(hidden[-1], size, k.sde_sample_freq)
+        else:
+            sizes = [*hidden, self.outputs]
+            self.network = Stacked(1, sizes, act, k.orthogonal, head_gain=0.01)
+            with torch.no_grad():
+                self.network.biases[-1][:, size:] += k.log_std_init
         self.critics = TwinCritics(self.encoder, self.bounds, k)
         self.noise = None if noise is None else ActionNoise(noise, size)
 
@@ -102,9 +111,28 @@ class SquashedGaussianPolicy(ControlPolicy):
         return warming_up(BoxActor(self, num_envs, steps, rng), self, (steps, num_envs), rng)
 
     def numpy_network(self, num_envs: int) -> Network:
-        """Return the actor's forward, μ and log σ beside each other, from NumPy to NumPy."""
+        """Return the actor's forward, μ and log σ beside each other, from NumPy to NumPy.
+
+        With gSDE up to the last hidden features.
+        """
         return self.in_numpy(
-            lambda: self.network.numpy()[0], lambda x: self.network(self.encoder(x))[0], num_envs
+            lambda: self.network.numpy()[0],
+            lambda x: self.network(self.encoder(x))[0],
+            num_envs,
+            activate_last=self.sde is not None,
+        )
+
+    def state_dependent(
+        self, num_envs: int, rng: np.random.Generator | None
+    ) -> StateDependentNetwork | None:
+        """Return what acts in a fragment with gSDE, None without."""
+        if self.sde is None:
+            return None
+        pair = self.head.weights[0][0], self.head.biases[0][0]
+        weight, bias, log_std = (p.detach().cpu().numpy() for p in (*pair, self.log_std))
+        features, explores = self.numpy_network(num_envs), self.training
+        return StateDependentNetwork(
+            features, (weight, bias), log_std, num_envs, self.sde, rng, explores
         )
 
     def uniform(self, rng: np.random.Generator, shape: tuple[int, int]) -> tuple[np.ndarray, float]:
@@ -124,7 +152,10 @@ class SquashedGaussianPolicy(ControlPolicy):
 
     def distribution(self, observation: Tensor) -> tuple[Tensor, Tensor]:
         """Return μ and log σ of u, not yet clamped, for observations [..., *obs]; [M, dim] each."""
-        mean, log_std = self.network(self.encoder(observation))[0].chunk(2, 1)
+        outputs = self.network(self.encoder(observation))[0]
+        if self.sde is not None:
+            return self.head(outputs)[0], marginal_log_std(outputs, self.log_std)
+        mean, log_std = outputs.chunk(2, 1)
         return mean, log_std
 
     def sample(self, observation: Tensor) -> tuple[Tensor, Tensor]:
@@ -241,7 +272,6 @@ class SquashedGaussianPolicy(ControlPolicy):
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``policy`` and ``critic``."""
-        return {
-            "policy": list(self.network.parameters()),
-            "critic": list(self.critics.parameters()),
-        }
+        critic = list(self.critics.parameters())
+        known = {id(p) for p in critic}
+        return {"policy": [p for p in self.parameters() if id(p) not in known], "critic": critic}

@@ -231,7 +231,10 @@ class GymnasiumRollout:
             for k in range(_CHUNK):
                 track.step(actor(track.observation[t], k), t, alive)
                 done += int(alive.sum())
-                alive &= ~(track.terminated[t] | track.truncated[t])
+                ended = track.terminated[t] | track.truncated[t]
+                if actor.follows_episodes:
+                    actor.ended(ended & alive)
+                alive &= ~ended
                 t += 1
                 if budget is not None and done >= budget:
                     track.truncated[t - 1] |= alive
@@ -241,8 +244,8 @@ class GymnasiumRollout:
                     break
             log_probs.append(actor.log_prob(k + 1))
         batch = track.batch(t)
-        ended = batch["terminated"] | batch["truncated"]
-        mask = np.arange(t) <= ended.argmax(1)[:, None]
+        last = (batch["terminated"] | batch["truncated"]).argmax(1)
+        mask = np.arange(t) <= last[:, None]
         log_prob = rearrange(np.concatenate(log_probs), "time env -> env time") * mask
         self._account(track, batch, mask)
         return self._tensordict(
