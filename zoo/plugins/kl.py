@@ -17,6 +17,7 @@ With an adaptive coefficient (Ziegler et al. 2019, arXiv:1909.08593, §2.2), onc
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -106,7 +107,7 @@ class KL:
         self._coefficient = knobs.coefficient
         self._rollouts = 0
         self._target: Target | None = None
-        self._loaded: dict[str, Tensor] | None = None  # a reference that waits for its module
+        self._loaded: dict[str, Any] | None = None  # a reference that waits for its module
 
     @classmethod
     def build(cls, knobs: KLKnobs, facts: Facts) -> KL:
@@ -246,4 +247,4 @@ class KL:
         elif self._target is not None:
             self._target.load_state_dict(reference)
         else:
-            self._loaded = {name: value.clone() for name, value in reference.items()}
+            self._loaded = copy.deepcopy(reference)  # a policy may keep more than tensors
