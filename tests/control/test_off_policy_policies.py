@@ -72,7 +72,7 @@ def test_actions_that_cannot_be_squashed_are_refused(made: Any) -> None:
         made(BOX, spaces.Box(np.float32([1, 0]), np.float32([1, 1])))  # type: ignore[arg-type]
     with pytest.raises(UserError, match="needs continuous actions"):
         made(BOX, DISCRETE)
-    with pytest.raises(UserError, match="Action space"):
+    with pytest.raises(UserError, match="whole numbers in a Box"):
         made(BOX, spaces.Box(0, 5, (2,), np.int64))
 
 
