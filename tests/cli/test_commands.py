@@ -100,11 +100,6 @@ def test_enjoy_plays_episodes(zoo: Command, finished: Path) -> None:
     assert [line.split(":")[0] for line in out.splitlines()] == ["episode 0", "episode 1"]
 
 
-def test_enjoy_refuses_to_save_what_it_does_not_draw(zoo: Command, finished: Path) -> None:
-    status, _, err = zoo("enjoy", str(finished), "--render", "none", "--save", "x.gif")
-    assert (status, err.startswith("error: --save")) == (2, True)
-
-
 def test_an_interrupted_run_saves_says_how_to_go_on_and_goes_on_exactly(
     zoo: Command, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

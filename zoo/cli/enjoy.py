@@ -1,7 +1,7 @@
 """Watch a run: render episodes of a control run, or read completions of a language model.
 
 zoo enjoy runs/ppo-CartPole-v1-…                      in a window, where there is a screen
-zoo enjoy runs/ppo-CartPole-v1-… --render rgb_array --save episode.gif
+zoo enjoy runs/ppo-CartPole-v1-… --video episodes.mp4 in a file, .mp4 or .gif
 zoo enjoy runs/ppo-CartPole-v1-… --render none        returns only
 zoo enjoy runs/grpo-gsm8k-… --prompts 3
 """
@@ -17,6 +17,8 @@ from zoo.cli.eval import positive, seed
 from zoo.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zoo.core.trainer import Trainer
 
 __all__ = ["add_arguments", "run"]
@@ -37,7 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="render mode (control; default: human where there is a screen, else none)",
     )
     parser.add_argument(
-        "--save", metavar="FILE.gif", help="write the frames of rgb_array (needs Pillow)"
+        "--video",
+        metavar="FILE",
+        help="record all episodes in one file instead, .mp4 or .gif, as fast as the environment"
+        " says it is shown (control; needs algorithm-zoo[video])",
     )
 
 
@@ -47,6 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     trainer = load(arguments.run, needed=("env",))
     try:
+        if arguments.video and trainer.rollout.world != "control":
+            raise UserError("--video does not apply to this run: a language model has no frames.")
         show = _episodes if trainer.rollout.world == "control" else _completions
         show(trainer, arguments)
     finally:
@@ -55,26 +62,42 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _episodes(trainer: Trainer, arguments: argparse.Namespace) -> None:
-    mode = arguments.render or ("rgb_array" if arguments.save else _default_mode())
-    if arguments.save and mode != "rgb_array":
-        raise UserError("--save writes the frames of --render rgb_array: leave out the other mode.")
+    mode = arguments.render or ("rgb_array" if arguments.video else _default_mode())
+    if arguments.video and mode != "rgb_array":
+        raise UserError("--video draws frames, as --render rgb_array does: leave out --render.")
+    if not arguments.video:
+        _play(trainer, arguments, mode)
+        return
+    from zoo.cli.video import Video
+
+    video = Video(arguments.video)
+    try:
+        with video:
+            _play(trainer, arguments, mode, video.add)
+    finally:
+        if video.frames:
+            print(f"video: {arguments.video} ({video.frames} frames)", flush=True)
+
+
+def _play(
+    trainer: Trainer,
+    arguments: argparse.Namespace,
+    mode: str,
+    show: Callable[[Any, float], None] | None = None,
+) -> None:
     rollout: Any = trainer.rollout
-    frames: list[Any] = []
     for episode in rollout.enjoy(
         trainer.algorithm.policy,
         episodes=arguments.episodes,
         render_mode=None if mode == "none" else mode,
         seed=arguments.seed,
         deterministic=not arguments.sample,
+        show=show,
     ):
         if mode == "ansi":
             print("\n".join(map(str, episode["frames"])))
-        frames += episode["frames"] if arguments.save else []
         number, total, length = episode["episode"], episode["return"], episode["length"]
         print(f"episode {number}: return {total:.2f}, {length} steps", flush=True)
-    if arguments.save:
-        _save(frames, arguments.save)
-        print(f"frames: {arguments.save}")
 
 
 def _completions(trainer: Trainer, arguments: argparse.Namespace) -> None:
@@ -93,15 +116,3 @@ def _completions(trainer: Trainer, arguments: argparse.Namespace) -> None:
 def _default_mode() -> str:
     screen = sys.platform in ("darwin", "win32") or "DISPLAY" in os.environ
     return "human" if screen or "WAYLAND_DISPLAY" in os.environ else "none"
-
-
-def _save(frames: list[Any], path: str) -> None:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise UserError("--save needs Pillow: `pip install pillow`.") from error
-    images = [Image.fromarray(frame) for frame in frames]
-    try:
-        images[0].save(path, save_all=True, append_images=images[1:], duration=33, loop=0)
-    except (OSError, ValueError) as error:
-        raise UserError(f"can't write {path}: {error}.") from error

@@ -340,9 +340,13 @@ class GymnasiumRollout:
         render_mode: str | None = "human",
         seed: int = 0,
         deterministic: bool = True,
+        show: evaluation.Show | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Play one episode after the other; yield return, length and rendered frames of each."""
-        return evaluation.enjoy(self, policy, episodes, render_mode, seed, deterministic)
+        """Play one episode after the other; yield return, length and rendered frames of each.
+
+        ``show(frame, frames per second)`` takes the frames as they are drawn instead.
+        """
+        return evaluation.enjoy(self, policy, episodes, render_mode, seed, deterministic, show)
 
     # State.
 

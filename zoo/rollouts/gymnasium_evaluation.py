@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from zoo.policies.mlp import MLPPolicy
     from zoo.rollouts.gymnasium import GymnasiumRollout
 
-__all__ = ["enjoy", "play", "student_t", "summary"]
+__all__ = ["Show", "enjoy", "play", "student_t", "summary"]
+
+#: takes a frame and how many of them make a second
+Show = Callable[[Any, float], None]
+_FRAMES_PER_SECOND = 30.0  # of an environment that does not say
 
 #: streams of the evaluation's seed; training uses others
 _STARTS, _ACTIONS = 3, 4
@@ -110,10 +114,12 @@ def enjoy(
     render_mode: str | None,
     seed: int,
     deterministic: bool,
+    show: Show | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield one dict per episode: episode, return, length and frames.
 
     Frames are arrays (``rgb_array``) or texts (``ansi``), the first observation's to the last's.
+    With ``show`` they are handed over as they are drawn, and none are kept.
 
     Raises
     ------
@@ -121,7 +127,7 @@ def enjoy(
         For render modes that the environment does not have, and packages that drawing needs.
     """
     try:
-        yield from _episodes(rollout, policy, episodes, render_mode, seed, deterministic)
+        yield from _episodes(rollout, policy, episodes, render_mode, seed, deterministic, show)
     except gymnasium.error.DependencyNotInstalled as error:
         raise UserError(
             f"render mode {render_mode} needs a package that is not installed"
@@ -136,9 +142,13 @@ def _episodes(
     render_mode: str | None,
     seed: int,
     deterministic: bool,
+    show: Show | None,
 ) -> Iterator[dict[str, Any]]:
     env = _render(rollout, render_mode)
     drawn = render_mode in ("rgb_array", "ansi")  # human draws by itself
+    rate = float(env.metadata.get("render_fps") or _FRAMES_PER_SECOND)
+    frames: list[Any] = []
+    take = frames.append if show is None else lambda frame: show(frame, rate)
     starts = EpisodeSeeds(seed, _STARTS)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_ACTIONS,)))
     was_training = policy.training
@@ -147,18 +157,38 @@ def _episodes(
         for episode in range(episodes):
             seen, _ = env.reset(seed=starts(0, episode))
             total, length, over = 0.0, 0, False
-            frames = [env.render()] if drawn else []
+            frames.clear()
+            if drawn:
+                take(_drawn(env))
             while not over:
                 observation = np.asarray(seen, rollout._encoder.dtype)[None]
                 actor = policy.actor(1, 1, None if deterministic else rng)
                 action = rollout.env_actions(actor(_seen(policy, observation), 0))[0]
                 seen, reward, terminated, truncated, _ = env.step(action)
                 total, length, over = total + float(reward), length + 1, terminated or truncated
-                frames += [env.render()] if drawn else []
-            yield {"episode": episode, "return": total, "length": length, "frames": frames}
+                if drawn:
+                    take(_drawn(env))
+            yield {"episode": episode, "return": total, "length": length, "frames": list(frames)}
     finally:
         policy.train(was_training)
         env.close()
+
+
+def _drawn(env: gymnasium.Env[Any, Any]) -> Any:
+    """Draw a frame; MuJoCo, which needs OpenGL, fails in a different way with every backend."""
+    try:
+        return env.render()
+    except gymnasium.error.Error:
+        raise
+    except Exception as error:
+        if not hasattr(env.unwrapped, "mujoco_renderer"):
+            raise
+        raise UserError(
+            "MuJoCo found no OpenGL to draw with"
+            f" ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}): set"
+            " MUJOCO_GL=egl (graphics card or Mesa) or MUJOCO_GL=osmesa (software) in the"
+            " environment."
+        ) from error
 
 
 def _render(rollout: GymnasiumRollout, render_mode: str | None) -> gymnasium.Env[Any, Any]:
