@@ -94,6 +94,15 @@ def test_eval_for_people(zoo: Command, finished: Path) -> None:
     assert out.startswith("return_mean ")
 
 
+def test_eval_says_the_same_on_any_number_of_environments(zoo: Command, finished: Path) -> None:
+    said = [
+        zoo("eval", str(finished), "--episodes", "5", "--num-envs", copies, "--json")[1]
+        for copies in ("1", "3", "8")
+    ]
+    assert json.loads(said[0])["episodes"] == 5
+    assert said[0] == said[1] == said[2]
+
+
 def test_enjoy_plays_episodes(zoo: Command, finished: Path) -> None:
     status, out, _ = zoo("enjoy", str(finished), "--episodes", "2", "--render", "none")
     assert status == 0

@@ -57,6 +57,7 @@ def test_odd_sides_get_a_pixel_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
 def test_what_ends_early_leaves_a_playable_file(name: str, stop: Any, tmp_path: Path) -> None:
     pytest.importorskip("av")
+
     def record() -> None:
         with Video(tmp_path / name) as video:
             video.add(picture(0), 50)

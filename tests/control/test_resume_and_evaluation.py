@@ -18,7 +18,7 @@ from zoo.errors import UserError
 from zoo.policies.mlp import MLPKnobs, MLPPolicy
 from zoo.rollouts.gymnasium import GymnasiumRollout
 from zoo.rollouts.gymnasium_envs import EpisodeEnv, EpisodeSeeds
-from zoo.rollouts.gymnasium_evaluation import student_t
+from zoo.rollouts.gymnasium_evaluation import play, student_t
 
 
 def pair(env: Any, **options: Any) -> tuple[GymnasiumRollout, MLPPolicy]:
@@ -192,6 +192,45 @@ def test_evaluation_plays_the_same_episodes_whatever_the_number_of_copies(copies
     half = 2.447 * np.std(expected, ddof=1) / np.sqrt(7)  # Student's t at 6 degrees of freedom
     assert result["return_ci95"] == pytest.approx(half, rel=1e-3)
     assert result["episodes"] == 7
+
+
+class Gamble(Counter):
+    """Short episodes are lost and long ones won, so counting what ends first would say lost."""
+
+    def step(self, action: int) -> Any:
+        seen, _, terminated, truncated, info = super().step(action)
+        reward = (1.0 if self.last > 10 else -1.0) if terminated else 0.0
+        return seen, reward, terminated, truncated, info
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        seen, info = super().reset(seed=seed)
+        self.last = 40 if self.np_random.random() < 0.5 else 2
+        return seen, info
+
+
+@pytest.mark.parametrize("copies", [1, 3, 8])
+def test_short_episodes_are_not_over_represented(copies: int) -> None:
+    made, policy = pair(lambda: Gamble(2), num_envs=1)
+    starts, env, expected = EpisodeSeeds(4, 3), Gamble(2), []
+    for k in range(50):  # no multiple of 3 or 8
+        env.reset(seed=starts(0, k))
+        expected.append((1.0, 40) if env.last == 40 else (-1.0, 2))
+    assert play(made, policy, 50, 4, True, copies) == expected
+    result = made.evaluate(policy, episodes=50, seed=4, num_envs=copies)
+    assert result["return_mean"] == np.mean([total for total, _ in expected])
+    assert abs(result["return_mean"]) < 0.3  # the first 50 to end on 8 copies would be −0.9
+
+
+@pytest.mark.parametrize("name", ["Pendulum-v1", "CartPole-v1"])
+def test_a_deterministic_policy_returns_the_same_to_the_last_bit_on_any_number_of_copies(
+    name: str,
+) -> None:
+    made, policy = pair(name, num_envs=2, steps=20)
+    made.collect(policy)  # the normaliser has seen something
+    first, *others = (play(made, policy, 10, 0, True, copies) for copies in (1, 3, 8))
+    assert all(other == first for other in others)
+    shown = made.enjoy(policy, episodes=10, render_mode=None)
+    assert [(e["return"], e["length"]) for e in shown] == first
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "BipedalWalker-v3"])

@@ -25,13 +25,22 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "positive", "run", "seed"]
 
-_OPTIONS = {"control": ("episodes", "seed"), "text": ("prompts", "samples", "k", "seed")}
+_OPTIONS = {
+    "control": ("episodes", "num_envs", "seed"),
+    "text": ("prompts", "samples", "k", "seed"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("run", metavar="RUN", help="run folder or checkpoint file")
     parser.add_argument("--episodes", type=positive, help="episodes (control)")
+    parser.add_argument(
+        "--num-envs",
+        type=positive,
+        help="environments stepped together (control; default 8); each has its own quota of the"
+        " starts to play to the end, so it changes no figure of a deterministic policy",
+    )
     parser.add_argument("--prompts", type=positive, help="held-out prompts (text)")
     parser.add_argument("--samples", type=positive, help="sampled completions per prompt (text)")
     parser.add_argument("--k", type=positive, help="k of pass@k, at most --samples (text)")
@@ -54,14 +63,14 @@ def run(arguments: argparse.Namespace) -> int:
         world = trainer.rollout.world
         given = {
             name: getattr(arguments, name)
-            for name in ("episodes", "prompts", "samples", "k", "seed")
+            for name in dict.fromkeys(name for names in _OPTIONS.values() for name in names)
             if getattr(arguments, name) is not None
         }
         for name in given:
             if name not in _OPTIONS[world]:
                 raise UserError(
-                    f"--{name} does not apply to this run: it is a {world} one, which takes"
-                    f" {', '.join('--' + n for n in _OPTIONS[world])}."
+                    f"{_flag(name)} does not apply to this run: it is a {world} one, which takes"
+                    f" {', '.join(map(_flag, _OPTIONS[world]))}."
                 )
         result = trainer.evaluate(**given)
     finally:
@@ -71,6 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(evaluation_line(result))
     return 0
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _warn_of_other_questions(trainer: Trainer, run: str) -> None:

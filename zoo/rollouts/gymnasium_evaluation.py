@@ -38,7 +38,8 @@ def play(
     """Play ``episodes`` episodes; return (raw return, length) in the order of their starts.
 
     Environment j plays the episodes j, j + n, j + 2n, …, whatever their length, so short episodes
-    are not over-represented.
+    are not over-represented. A deterministic policy sees one environment at a time: how a matrix
+    product rounds depends on its rows, and so returns would depend on ``num_envs``.
     """
     if episodes < 1:
         raise UserError(f"evaluation needs episodes ≥ 1 (got {episodes}).")
@@ -56,9 +57,14 @@ def play(
         reward, total = np.zeros(count, np.float64), np.zeros(count, np.float64)
         length = np.zeros(count, np.int64)
         flags = np.zeros((2, count), bool)
+        one = policy.actor(1, 1, None)
         while len(played) < episodes:
-            actor = policy.actor(count, 1, None if deterministic else rng)
-            listed = rollout.env_actions(actor(_seen(policy, observation), 0))
+            seen = _seen(policy, observation)
+            if deterministic:
+                action = np.concatenate([one(row[None], 0).copy() for row in seen])
+            else:
+                action = policy.actor(count, 1, rng)(seen, 0)
+            listed = rollout.env_actions(action)
             actions = [a if k < episodes else None for a, k in zip(listed, current, strict=True)]
             reward[:] = 0.0
             finals = envs.step(actions, observation, reward, flags[0], flags[1])
