@@ -248,6 +248,19 @@ def test_a_run_on_images_resumes_bit_for_bit(algorithm: Any, tmp_path: Path) -> 
     assert all(torch.equal(state[name], other[name]) for name in weights)
 
 
+def test_a_run_says_before_it_begins_what_replay_will_take(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zoo.core.build.machine_gib", lambda: 0.04)
+    small = "algo.replay.capacity=100_000"
+    DQN(Catch, overrides=[*QUICK, small, "total_steps=90_000"]).close()
+    assert (
+        "replay will grow to 0.0 GiB (90,000 observations of 256 bytes)" in capsys.readouterr().err
+    )
+    DQN(Catch, overrides=[*QUICK, "algo.replay.capacity=10_000"]).close()
+    assert "replay" not in capsys.readouterr().err
+
+
 # Choosing it.
 
 

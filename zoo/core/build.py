@@ -12,6 +12,7 @@ from zoo.core.buffer import RolloutBuffer
 from zoo.core.config import Config, as_overrides, compose, register
 from zoo.core.cpu import set_blas_threads
 from zoo.core.learner import Learner
+from zoo.core.memory import machine_gib, replay_warning
 from zoo.core.protocols import Buffer, Plugin, TextEnv
 from zoo.core.recorder import Recorder
 from zoo.core.trainer import Trainer
@@ -101,6 +102,11 @@ def build(
     notice = getattr(questions, "notice", None)
     if notice:
         trainer.recorder.notice(notice)
+    if hasattr(knobs, "replay"):
+        kept, size = min(knobs.replay.capacity, trainer.total), rollout.observation_nbytes
+        warning = replay_warning(kept, size, machine_gib())
+        if warning:
+            trainer.recorder.notice(warning)
     return trainer
 
 

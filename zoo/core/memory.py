@@ -1,12 +1,13 @@
-"""How much memory this process took."""
+"""How much memory this process took, and how much there is."""
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from pathlib import Path
 
-__all__ = ["peak_rss_gib"]
+__all__ = ["machine_gib", "peak_rss_gib", "replay_warning"]
 
 
 def peak_rss_gib() -> float:
@@ -21,3 +22,30 @@ def peak_rss_gib() -> float:
     except (OSError, ValueError, IndexError):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / (2**30 if sys.platform == "darwin" else 2**20)
+
+
+def machine_gib() -> float:
+    """Return the machine's memory in GiB."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def replay_warning(kept: int, observation: int, available: float) -> str | None:
+    """Say so where replay will take more than half of the memory.
+
+    Parameters
+    ----------
+    kept : int
+        Transitions that will be stored at most.
+    observation : int
+        Bytes of one observation; beside large ones the rest of a transition does not count.
+    available : float
+        GiB of memory.
+    """
+    needed = kept * observation / 2**30
+    if needed <= available / 2:
+        return None
+    return (
+        f"replay will grow to {needed:.1f} GiB ({kept:,} observations of {observation:,} bytes), and"
+        f" this machine has {available:.0f} GiB: lower algo.replay.capacity, or make observations"
+        " smaller (env.pixels)"
+    )
