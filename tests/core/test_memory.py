@@ -19,7 +19,7 @@ def fresh(code: str) -> list[float]:
 
 def test_the_peak_stays_after_memory_is_given_back():
     before, peak, after = fresh(
-        "from zoo.core.memory import machine_gib, peak_rss_gib, replay_warning\nprint(peak_rss_gib())\n"
+        "from zoo.core.memory import peak_rss_gib\nprint(peak_rss_gib())\n"
         "block = bytearray(b'x') * 2**28\nprint(peak_rss_gib())\n"
         "del block\nprint(peak_rss_gib())"
     )
@@ -30,9 +30,7 @@ def test_the_peak_stays_after_memory_is_given_back():
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems count only the program itself")
 def test_a_child_of_a_large_process_reports_its_own_memory():
     block = np.ones(2**26)
-    (child,) = fresh(
-        "from zoo.core.memory import machine_gib, peak_rss_gib, replay_warning; print(peak_rss_gib())"
-    )
+    (child,) = fresh("from zoo.core.memory import peak_rss_gib; print(peak_rss_gib())")
     assert child < 0.3 < block.nbytes / 2**30 < peak_rss_gib()
 
 

@@ -45,7 +45,7 @@ def replay_warning(kept: int, observation: int, available: float) -> str | None:
     if needed <= available / 2:
         return None
     return (
-        f"replay will grow to {needed:.1f} GiB ({kept:,} observations of {observation:,} bytes), and"
-        f" this machine has {available:.0f} GiB: lower algo.replay.capacity, or make observations"
-        " smaller (env.pixels)"
+        f"replay will grow to {needed:.1f} GiB ({kept:,} observations of {observation:,} bytes),"
+        f" and this machine has {available:.0f} GiB: lower algo.replay.capacity, or make"
+        " observations smaller (env.pixels)"
     )
