@@ -31,7 +31,7 @@ import yaml
 from zoo.benchmarks.manifest import Record
 from zoo.benchmarks.sameness import flatten
 from zoo.benchmarks.suite import Job
-from zoo.core.config import as_overrides
+from zoo.core.config import as_overrides, with_defaults
 from zoo.errors import UserError
 
 __all__ = ["Ended", "Step", "arguments", "next_step", "outcome", "prepare", "summary"]
@@ -154,8 +154,8 @@ def summary(folder: Path) -> dict[str, Any]:
 def _refuse_other_settings(job: Job, folder: Path) -> None:
     file = folder / "config.yaml"
     try:
-        found = flatten(yaml.safe_load(file.read_text("utf-8")))
-    except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
+        found = flatten(with_defaults(yaml.safe_load(file.read_text("utf-8"))))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise UserError(
             f"{file} is not the configuration of a run: delete {folder}, or choose another --out."
         ) from error

@@ -83,6 +83,14 @@ def test_settings_that_only_one_of_them_has_are_named(job, folder):
         life.next_step(job, record(job), folder)
 
 
+def test_a_knob_that_the_runs_version_did_not_have_stood_at_its_default(job, folder):
+    write_run(folder, job, "finished", saved=True)
+    tree = yaml.safe_load((folder / "config.yaml").read_text())
+    del tree["algo"]["adam_eps"], tree["eval"]["final"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(tree))
+    assert life.next_step(job, record(job), folder) is Step.SKIP
+
+
 def test_logger_and_place_may_differ(job, folder):
     write_run(folder, job, "finished", saved=True)
     change(folder, logger={"wandb": {"project": "x"}}, run_dir="elsewhere", made_with={})

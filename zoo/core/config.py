@@ -29,7 +29,15 @@ from zoo.core.settings import RunSettings
 from zoo.core.worlds import WORLDS
 from zoo.errors import UserError
 
-__all__ = ["Config", "as_overrides", "compose", "default_text_model", "locate", "register"]
+__all__ = [
+    "Config",
+    "as_overrides",
+    "compose",
+    "default_text_model",
+    "locate",
+    "register",
+    "with_defaults",
+]
 
 _ENTRIES = ("algo", "env", "model", "rollout")
 _FILE_ONLY = ("_about_", "_choose_", "_for_images_")
@@ -185,7 +193,7 @@ def compose(overrides: Sequence[str], make_env: Callable[..., Any] | None = None
     tuned = _tuned(algo, world, picked["env"], picked["model"])
     base = _hydra(files, _loggers(picked.get("logger")), world, tuned, preset)
     base["algo"].update(own)
-    tree = _with_defaults(base)
+    tree = with_defaults(base)
     for group in _ENTRIES:
         tree[group]["name"] = picked[group]
     tree["env"].update(named)
@@ -381,8 +389,12 @@ def _hydra(
         return OmegaConf.to_container(hydra_compose("zoo_run"), resolve=True)
 
 
-def _with_defaults(tree: dict[str, Any]) -> dict[str, Any]:
-    """Put the dataclasses' defaults under what the files say, and drop what only ``list`` reads."""
+def with_defaults(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the dataclasses' defaults under what the files say, and drop what only ``list`` reads.
+
+    Settings of an older version are completed as well: a knob it did not have yet stands at its
+    default, which leaves things as they were.
+    """
     tree = _merge(plain(RunSettings()), {k: v for k, v in tree.items() if k not in _FILE_ONLY})
     for group in _ENTRIES:
         entry = tree[group]
