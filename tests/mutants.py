@@ -229,10 +229,8 @@ def main() -> int:
             print(f"{mutant.path}:{mutant.line}: {mutant.before} → {mutant.after}: {why}")
         elif sys.stderr.isatty():
             print(f"{number} of {len(every)}", end="\r", file=sys.stderr)
-    killed = len(every) - len(alive)
-    print(
-        f"{killed} of {len(every)} killed ({killed / len(every):.1%}), {time.monotonic() - start:.0f} s"
-    )
+    killed, took = len(every) - len(alive), time.monotonic() - start
+    print(f"{killed} of {len(every)} killed ({killed / len(every):.1%}), {took:.0f} s")
     unknown = [m for m in alive if m.key not in known]
     print(f"{len(alive) - len(unknown)} survivors known, {len(unknown)} not explained")
     return 0 if killed >= SHARE * len(every) and not unknown else 1
