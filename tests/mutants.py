@@ -226,7 +226,9 @@ def main() -> int:
         if survives(mutant, asked.tests):
             alive.append(mutant)
             why = known.get(mutant.key, "NOT EXPLAINED")
-            print(f"{mutant.path}:{mutant.line}: {mutant.before} → {mutant.after}: {why}")
+            print(
+                f"{mutant.path}:{mutant.line}: {mutant.before} → {mutant.after}: {why}", flush=True
+            )
         elif sys.stderr.isatty():
             print(f"{number} of {len(every)}", end="\r", file=sys.stderr)
     killed, took = len(every) - len(alive), time.monotonic() - start
