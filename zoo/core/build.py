@@ -103,7 +103,7 @@ def build(
     if notice:
         trainer.recorder.notice(notice)
     if hasattr(knobs, "replay"):
-        kept, size = min(knobs.replay.capacity, trainer.total), rollout.observation_nbytes
+        kept, size = min(knobs.replay.capacity, trainer.total), policy.observation_nbytes
         warning = replay_warning(kept, size, machine_gib())
         if warning:
             trainer.recorder.notice(warning)

@@ -159,6 +159,11 @@ class ControlPolicy(nn.Module):
         """Where the parameters are, and where batches belong."""
         return next(self.parameters()).device
 
+    @property
+    def observation_nbytes(self) -> int:
+        """Bytes of one observation as it is stored."""
+        return int(np.prod(self.encoder.shape, dtype=int)) * int(self.encoder.dtype.itemsize)
+
     def leading(self, observation: Tensor) -> torch.Size:
         """Return the shape of observations [..., *obs] without that of one."""
         return observation.shape[: observation.dim() - len(self.encoder.shape)]

@@ -156,11 +156,6 @@ class GymnasiumRollout:
         mode = modes[autoreset or "same_step"]
         return VectorEnvs(self.make, self.num_envs, seeds, park, mode, vector == "async")
 
-    @property
-    def observation_nbytes(self) -> int:
-        """Bytes of one observation as it is stored."""
-        return self._observation.nbytes // self.num_envs
-
     def env_actions(self, action: np.ndarray) -> list[Any]:
         """Turn a policy's actions [N, …] into what the environments take: clipped to the Box."""
         space = self.action_space
