@@ -86,6 +86,12 @@ def test_the_policys_own_rollout_is_left_alone() -> None:
     assert "old_log_prob" not in batch.keys()  # noqa: SIM118
 
 
+def test_one_row_of_another_version_is_enough() -> None:
+    batch = torch.cat([rollout([1.0], live=1, version=3), rollout([0.5], live=1)])
+    assert seen(batch)["importance/ratio_mean"] == pytest.approx(0.75)
+    torch.testing.assert_close(batch["importance"], torch.tensor([[1.0], [0.5]]))
+
+
 def test_a_ratio_out_of_range_stays_a_number() -> None:
     batch = rollout([1.0], live=1)
     batch["log_prob"] -= 200.0
