@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zoo.algorithms.dapo import DAPO
     from zoo.algorithms.dqn import DQN
     from zoo.algorithms.grpo import GRPO
     from zoo.algorithms.ppo import PPO
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CISPO",
+    "DAPO",
     "DQN",
     "GRPO",
     "GSPO",

@@ -23,13 +23,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from zoo.algorithms.grpo_checks import refuse, refuse_on_control
 from zoo.core.algorithm import Algorithm
 from zoo.core.learner import OptimizerKnobs
 from zoo.core.protocols import Loss, Plugin, Update
 from zoo.core.schema import in_range
-from zoo.errors import UserError
 from zoo.functional import returns, surrogate
 from zoo.plugins import EntropyKnobs, ImportanceKnobs, KLKnobs, RewardScaleKnobs
+from zoo.rollouts.refill import RefillKnobs
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -56,6 +57,8 @@ class GRPOKnobs(OptimizerKnobs):
     normalize_advantage: bool = False
     #: completions cut at the length limit leave the loss, and stay in their group's mean (text)
     overlong_filter: bool = False
+    #: dynamic sampling: groups that teach nothing are left out and others sampled instead (text)
+    refill: RefillKnobs = field(default_factory=RefillKnobs)
     #: ρ of a step, or of a whole completion: the geometric mean over its steps (GSPO)
     ratio: Literal["token", "sequence"] = "token"
     #: clipped surrogate, or a clipped weight on an unclipped gradient (CISPO)
@@ -87,31 +90,7 @@ class GRPOKnobs(OptimizerKnobs):
         in_range(self, "group_size", "epochs", "minibatch_size", low=1)
         in_range(self, "clip_low", "clip_high", low=0)
         in_range(self, "dual_clip", low=1, above=True)
-        name = type(self).__name__.removesuffix("Knobs")
-        for wrong, why in (
-            (
-                self.group_size < 2 and self.baseline != "none",
-                f"needs group_size ≥ 2 (got {self.group_size}): a group of one has no baseline. Use"
-                " algo=reinforce_pp or algo=ppo for single samples.",
-            ),
-            (
-                self.baseline == "none" and self.scale != "none",
-                f"can't divide by scale={self.scale} without a baseline from the group: with"
-                " baseline=none use scale=none and normalize_advantage=true.",
-            ),
-            (
-                self.ratio == "sequence" and self.reduction != "sequence-mean",
-                f"with ratio=sequence needs reduction=sequence-mean (got {self.reduction}): one"
-                " ratio per completion is to count once, whatever the length.",
-            ),
-            (
-                self.objective == "cispo" and (self.ratio, self.dual_clip) != ("token", None),
-                "with objective=cispo takes neither ratio=sequence nor dual_clip: it bounds the"
-                " weight of each token and clips no gradient.",
-            ),
-        ):
-            if wrong:
-                raise UserError(f"{name} {why}")
+        refuse(self)
 
 
 class GRPO(Algorithm):
@@ -122,12 +101,9 @@ class GRPO(Algorithm):
     knobs: GRPOKnobs
 
     def attach(self, knobs: GRPOKnobs, policy: Any, plugins: Sequence[Plugin]) -> None:
-        """Take the parts; a time limit is no length limit."""
-        if knobs.overlong_filter and policy.stepwise:
-            raise UserError(
-                "algo.overlong_filter is for completions cut at their length limit; a control"
-                " episode that reaches its time limit counts like any other: leave it out."
-            )
+        """Take the parts, but for those that only completions have a meaning for."""
+        if policy.stepwise:
+            refuse_on_control(knobs)
         super().attach(knobs, policy, plugins)
 
     def prepare(self, batch: TensorDict) -> TensorDict:

@@ -236,7 +236,7 @@ def _text(
     settings |= {"group_size": getattr(knobs, "group_size", 1), "seed": int(config["seed"])}
     if hasattr(make, "collect"):  # a whole rollout, where others only sample
         return make(env, **settings), policy
-    return TextRollout(env, make(), **settings), policy
+    return TextRollout(env, make(), refill=getattr(knobs, "refill", None), **settings), policy
 
 
 def _saving(config: Config, rollout: Any, recorder: Recorder | None) -> Any:

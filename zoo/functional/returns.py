@@ -265,7 +265,9 @@ def n_step(
     return total, discount.masked_fill(terminated.gather(1, index), 0.0), index
 
 
-def live_groups(reward: Tensor, group: Tensor, valid: Tensor | None = None) -> Tensor:
+def live_groups(
+    reward: Tensor, group: Tensor, valid: Tensor | None = None, tolerance: float = 0.0
+) -> Tensor:
     """Tell which rows belong to a group whose valid rewards are not all equal.
 
     By max − min, never by the standard deviation: eight times .35 in float32 have a residue.
@@ -278,6 +280,9 @@ def live_groups(reward: Tensor, group: Tensor, valid: Tensor | None = None) -> T
         [B] int64, any labels.
     valid : Tensor, optional
         [B] bool; a row that is not valid is never live and does not enter the comparison.
+    tolerance : float
+        Rewards that differ by no more than this share of the larger one are equal: sums of the same
+        items in another order differ by their rounding.
 
     Returns
     -------
@@ -292,7 +297,8 @@ def live_groups(reward: Tensor, group: Tensor, valid: Tensor | None = None) -> T
     high = high.scatter_reduce(0, index, reward.masked_fill(~valid, -torch.inf), "amax")
     low = reward.new_full(labels.shape, torch.inf)
     low = low.scatter_reduce(0, index, reward.masked_fill(~valid, torch.inf), "amin")
-    return (high > low)[index] & valid
+    apart = high - low > tolerance * torch.maximum(high.abs(), low.abs())
+    return apart[index] & valid
 
 
 def group_advantage(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,17 +10,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 from tensordict import TensorDict
-from torch import Tensor
 
-from zoo.core.protocols import Completion, Prompt, Report, Scores, TextEnv, World
+from zoo.core.protocols import Completion, Prompt, Report, TextEnv, World
 from zoo.errors import UserError
-from zoo.functional.returns import live_groups
 from zoo.policies.transformers_forward import left_pad
+from zoo.rollouts import text_figures
 from zoo.rollouts.invariants import first_step, said
 from zoo.rollouts.prompt_stream import PromptStream
+from zoo.rollouts.refill import Refill, RefillKnobs
 from zoo.rollouts.sampling import Sampler, Samples, SamplingParams, refuse_filters
 from zoo.rollouts.text_checks import check_options, check_scores
 from zoo.rollouts.text_evaluation import summary
+from zoo.rollouts.text_figures import Answered
 
 if TYPE_CHECKING:
     from zoo.policies.language import LanguagePolicy
@@ -61,17 +61,6 @@ class TextRolloutKnobs:
         refuse_filters(self.top_p, self.top_k)
 
 
-@dataclass
-class _Answered:
-    """Sampled and scored completions; row i answers ``prompts[i]``."""
-
-    prompts: list[Prompt]
-    prompt_ids: list[list[int]]
-    samples: Samples
-    completions: list[Completion]
-    scores: Scores
-
-
 class TextRollout:
     """Prompts of a text environment, answered in groups.
 
@@ -87,6 +76,8 @@ class TextRollout:
         Of the prompts' order and of sampling.
     knobs : TextRolloutKnobs, optional
         The rest; or give its fields by name.
+    refill : RefillKnobs, optional
+        Dynamic sampling; off by default.
     """
 
     world: World = "text"
@@ -100,12 +91,14 @@ class TextRollout:
         group_size: int = 8,
         seed: int = 0,
         knobs: TextRolloutKnobs | None = None,
+        refill: RefillKnobs | None = None,
         **settings: Any,
     ) -> None:
         self.env, self.sampler, self.group_size, self.seed = env, sampler, group_size, seed
         self.knobs = knobs or TextRolloutKnobs(**settings)
         if group_size < 1:
             raise UserError(f"group_size must be ≥ 1 (got {group_size}).")
+        self.refill = Refill(refill or RefillKnobs(), self.knobs.prompts)
         self.max_length = self.knobs.max_new_tokens
         if hasattr(sampler, "max_rows"):  # an engine with a memory manager of its own has no such
             sampler.max_rows = self.knobs.max_rows
@@ -123,32 +116,28 @@ class TextRollout:
     # Training.
 
     def collect(self, policy: LanguagePolicy, budget: int | None = None) -> TensorDict:
-        """Answer the next prompts ``group_size`` times each.
+        """Answer the next prompts ``group_size`` times each, and more where they teach nothing.
 
-        ``budget`` counts updates in this world and doesn't shorten one.
+        Figures are of all that was sampled, records too; the batch may hold less, and groups that
+        an earlier one left over. ``budget`` counts updates in this world and doesn't shorten one.
         """
-        start = time.perf_counter()
-        prompts, encoded = self._prompts(policy, "train")
-        index = self._next(len(prompts))
-        repeated = [i for i in index for _ in range(self.group_size)]
-        samples = self._sample(policy, [encoded[i] for i in index], self.group_size, self.generator)
-        sampled = time.perf_counter()
-        answered = self._score(
-            policy, [prompts[i] for i in repeated], [encoded[i] for i in repeated], samples
-        )
-        batch = self._batch(policy, answered, len(index))
-        self._groups += len(index)
-        metrics = _metrics(batch, answered)
-        tokens = float(samples.length.sum())
-        metrics["time/sample"] = sampled - start
-        metrics["time/score"] = time.perf_counter() - sampled
-        metrics["speed/sampled_tokens_per_s"] = tokens / (sampled - start)
+        answered: list[Answered] = []
+
+        def answer(count: int) -> TensorDict:
+            answered.append(self._answer(policy, count))
+            return self._batch(policy, answered[-1], count)
+
+        batch = self.refill.collect(answer)
+        metrics = text_figures.metrics(answered, self.group_size) | self.refill.metrics
         if self._collected == 0:
             metrics |= first_step(policy, batch)
             self._notices += said(policy, batch, metrics)
+        records = text_figures.records(
+            answered, self.group_size, self._groups, self.knobs.records, self._collected
+        )
         self._collected += 1
-        failed = _failed(answered.scores)
-        self._notices += failed
+        failed = text_figures.failed(answered)
+        self._notices += failed + self.refill.notices
         self._unpaid = 0 if bool(batch["mask"].any()) else self._unpaid + 1
         if self._unpaid == _UNPAID:
             raise UserError(
@@ -156,10 +145,7 @@ class TextRollout:
                 f" {' '.join(failed)}".rstrip()
             )
         self._report = Report(
-            metrics=metrics,
-            records=self._records(answered, batch),
-            notices=self._notices,
-            errors=self._errors,
+            metrics=metrics, records=records, notices=self._notices, errors=self._errors
         )
         self._notices, self._errors = [], []
         return batch
@@ -289,6 +275,7 @@ class TextRollout:
             "generator": self.generator.get_state(),
             "groups": self._groups,
             "collected": self._collected,
+            "refill": self.refill.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -296,6 +283,7 @@ class TextRollout:
         self._stream, self._stream_state = None, state["stream"]
         self.generator.set_state(state["generator"])
         self._groups, self._collected = state["groups"], state["collected"]
+        self.refill.load_state_dict(state["refill"])
 
     def close(self) -> None:
         """End the environment's workers."""
@@ -333,7 +321,21 @@ class TextRollout:
         self._encoded[split] = (policy.codec.tokenizer, prompts, encoded)
         return prompts, encoded
 
-    def _next(self, count: int) -> list[int]:
+    def _answer(self, policy: LanguagePolicy, count: int) -> Answered:
+        """Sample and score that many further prompts, ``group_size`` completions each."""
+        start = time.perf_counter()
+        prompts, encoded = self._prompts(policy, "train")
+        index = self._prompt_stream(len(prompts)).take(count)
+        repeated = [i for i in index for _ in range(self.group_size)]
+        samples = self._sample(policy, [encoded[i] for i in index], self.group_size, self.generator)
+        sampled = time.perf_counter()
+        answered = self._score(
+            policy, [prompts[i] for i in repeated], [encoded[i] for i in repeated], samples
+        )
+        answered.sample_s, answered.score_s = sampled - start, time.perf_counter() - sampled
+        return answered
+
+    def _prompt_stream(self, count: int) -> PromptStream:
         if self._stream is None:
             self._stream = PromptStream(count, self.seed)
             if self._stream_state:
@@ -343,7 +345,7 @@ class TextRollout:
                         f" env={self.env.name} now has {count}: resume it with the same data."
                     )
                 self._stream.load_state_dict(self._stream_state)
-        return self._stream.take(self.knobs.prompts)
+        return self._stream
 
     def _sample(
         self,
@@ -375,7 +377,7 @@ class TextRollout:
         samples: Samples,
         *,
         graded_only: bool = False,
-    ) -> _Answered:
+    ) -> Answered:
         lengths, finished = samples.length.tolist(), samples.finished.tolist()
         ids = [row[:n] for row, n in zip(samples.token.tolist(), lengths, strict=True)]
         texts = policy.codec.decode_all(ids)
@@ -384,9 +386,9 @@ class TextRollout:
         scores = (grade or self.env.score)(prompts, completions)
         check_scores(self.env, scores, len(completions))
         self._errors += scores.errors
-        return _Answered(prompts, prompt_ids, samples, completions, scores)
+        return Answered(prompts, prompt_ids, samples, completions, scores)
 
-    def _batch(self, policy: LanguagePolicy, answered: _Answered, groups: int) -> TensorDict:
+    def _batch(self, policy: LanguagePolicy, answered: Answered, groups: int) -> TensorDict:
         samples, scores = answered.samples, answered.scores
         device = samples.token.device
         rows, steps = samples.token.shape
@@ -400,6 +402,7 @@ class TextRollout:
             for name, values in scores.items.items()
         }
         group = torch.arange(groups, device=device) + self._groups
+        self._groups += groups
         return TensorDict(
             {
                 "prompt_ids": prompt_ids.to(device),
@@ -418,76 +421,3 @@ class TextRollout:
             },
             batch_size=[rows],
         )
-
-    def _records(self, answered: _Answered, batch: TensorDict) -> list[dict[str, Any]]:
-        """A few rows for the record file, from different groups, moving on with every update."""
-        count = len(answered.prompts)
-        wanted = min(self.knobs.records, count)
-        scores, group = answered.scores, batch["group"].tolist()
-        rows = []
-        for j in range(wanted):
-            i = (j * count // wanted + self._collected) % count
-            rows.append(
-                {
-                    "id": answered.prompts[i].id,
-                    "group": group[i],
-                    "prompt": answered.prompts[i].question,
-                    "answer": answered.prompts[i].answer,
-                    "completion": answered.completions[i].text,
-                    "tokens": len(answered.completions[i].token_ids),
-                    "finished": answered.completions[i].finished,
-                    "reward": _plain(scores.total[i]),
-                    "items": {n: _plain(v[i]) for n, v in scores.items.items()},
-                    **{n: _plain(v[i]) for n, v in scores.grades.items()},
-                }
-            )
-        return rows
-
-
-def _metrics(batch: TensorDict, answered: _Answered) -> dict[str, float]:
-    scores, length = answered.scores, answered.samples.length.float()
-    total = torch.tensor(scores.total, dtype=torch.float64)
-    valid = total.isfinite()
-    metrics = {
-        "reward/mean": _mean(total),
-        "reward/std": float(total[valid].std()) if int(valid.sum()) > 1 else 0.0,
-        "completion/length_mean": float(length.mean()),
-        "completion/length_max": float(length.max()),
-        "completion/truncated": float((~answered.samples.finished).float().mean()),
-    }
-    group = batch["group"].cpu()
-    # Where every group is a single row there is nothing to compare within it.
-    if len(group.unique()) < len(group):
-        live = live_groups(total, group, valid)
-        metrics["group/live_fraction"] = len(group[live].unique()) / len(group.unique())
-    for name, values in scores.items.items():
-        metrics[f"reward/{name}"] = _mean(torch.tensor(values, dtype=torch.float64))
-    for name, values in scores.grades.items():
-        metrics[f"train/{name}"] = _mean(torch.tensor(values, dtype=torch.float64))
-    for name, count in scores.failures.items():
-        metrics[f"reward/failed/{name}"] = float(count)
-    return metrics
-
-
-def _failed(scores: Scores) -> list[str]:
-    """Say which rewards failed and what that cost; one of weight 0 costs no completion."""
-    failed = [f"'{name}' on {count}" for name, count in scores.failures.items() if count]
-    if not failed:
-        return []
-    count = len(scores.total)
-    out = sum(not math.isfinite(total) for total in scores.total)
-    cost = f"{out} are left out of training" if out else "all of them are trained on"
-    return [
-        f"warning: of {count} completions, rewards failed: {', '.join(failed)}; {cost}."
-        " The tracebacks are in the run folder's errors.log, or printed where there is none."
-    ]
-
-
-def _mean(values: Tensor) -> float:
-    """Mean of what is a number; NaN where nothing is."""
-    kept = values[values.isfinite()]
-    return float(kept.mean()) if len(kept) else float("nan")
-
-
-def _plain(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
