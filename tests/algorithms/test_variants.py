@@ -22,7 +22,8 @@ from zoo.core.learner import Learner
 from zoo.core.protocols import Update
 from zoo.errors import UserError
 from zoo.functional import returns
-from zoo.plugins import KLKnobs
+from zoo.plugins import KL, KLKnobs
+from zoo.rollouts.refill import RefillKnobs
 
 VARIANTS = {
     "dapo": DAPO,
@@ -226,6 +227,36 @@ def test_a_time_limit_is_no_length_limit() -> None:
         GRPO.bind(GRPOKnobs(overlong_filter=True), TablePolicy(2, stepwise=True))
 
 
+# Dead groups (golden 33).
+
+
+@pytest.mark.parametrize("dead", [True, False])
+def test_golden_33_a_dead_group_counts_by_its_kl_and_in_the_denominators_unless_it_is_left_out(
+    dead: bool,
+) -> None:
+    """In GRPO it does both; dynamic sampling takes it out of the batch, and so out of both."""
+    reward = [*ONE_RIGHT, *[[0.0, 0.0]] * 4]
+    batch = make_batch(ACTIONS * 2, reward)
+    batch["group"] = torch.tensor([0] * 4 + [1] * 4)
+    batch["ref_log_prob"] = batch["log_prob"] - 0.5
+    algorithm = bind(GRPO, kl=KLKnobs(coefficient=0.1, estimator="k2"))
+    batch = algorithm.prepare(batch if dead else batch[:4])
+    kl = KL(algorithm.knobs.kl)
+    metrics = Learner(algorithm, [kl], algorithm.knobs).update(batch)
+    assert float(metrics["loss/kl"]) == pytest.approx(0.1 * 0.5 * 0.25)  # the same of every row
+    # the live group's share: its rows are half of all that count, or all
+    policy = -(batch["advantage"][:4].mean(1)).sum() / (8 if dead else 4)
+    assert float(metrics["loss/policy"]) == pytest.approx(float(policy), abs=1e-6)
+    algorithm = bind(GRPO, max_grad_norm=0.0)
+    norms = []
+    for part in (make_batch(ACTIONS * 2, reward), make_batch(ACTIONS, ONE_RIGHT)):
+        part["group"] = torch.arange(len(part)) // 4
+        part = algorithm.prepare(part)
+        norms.append(float(Learner(algorithm, [], algorithm.knobs).update(part)["grad_norm/grpo"]))
+        algorithm = bind(GRPO, max_grad_norm=0.0)
+    assert norms[0] == pytest.approx(norms[1] / 2)  # the dead group halves the others' gradient
+
+
 # Refusals and settings.
 
 
@@ -244,6 +275,7 @@ def test_a_time_limit_is_no_length_limit() -> None:
             "CISPO with objective=cispo takes neither ratio",
         ),
         (CISPO, {"dual_clip": 3.0}, "nor dual_clip"),
+        (ReinforcePP, {"group_size": 1, "refill": RefillKnobs(1)}, "needs group_size ≥ 2"),
         (ReinforcePP, {"scale": "group"}, "ReinforcePP can.t divide by scale=group"),
     ],
 )
@@ -293,6 +325,25 @@ def test_a_variants_own_tuned_file_comes_after_the_shared_one_of_its_kind(
     monkeypatch.setattr(choices, "about", lambda group, name: {"tuned_as": "grpo"})
     found = config._tuned("gspo", "text", "gsm8k", "tiny")
     assert found == ["grpo/text", "gspo/text", "grpo/text@tiny", "gspo/gsm8k"]
+
+
+def test_dapo_is_clip_higher_token_mean_refill_and_filter() -> None:
+    knobs, grpo = DAPO.Knobs(), GRPOKnobs()
+    changed = {name: value for name, value in vars(knobs).items() if value != getattr(grpo, name)}
+    assert changed == {
+        "clip_high": 0.28,
+        "reduction": "token-mean",
+        "refill": RefillKnobs(rounds=8),
+        "overlong_filter": True,
+    }
+    assert (knobs.clip_low, knobs.kl.coefficient) == (0.2, 0.0)
+
+
+def test_dapo_on_control_is_without_what_only_completions_have() -> None:
+    knobs = compose(["algo=dapo", "env=CartPole-v1"]).knobs
+    assert (knobs.overlong_filter, knobs.refill.rounds, knobs.clip_high) == (False, 0, 0.28)
+    with pytest.raises(UserError, match="algo.refill is for text; on control, the returns"):
+        DAPO.bind(DAPO.Knobs(overlong_filter=False), TablePolicy(2, stepwise=True))
 
 
 def test_the_kl_of_reinforce_pp_is_in_the_reward() -> None:

@@ -126,6 +126,24 @@ RUNS = {
         "algo.kl.coefficient=0.01",
         "eval.at_end=false",
     ],
+    # dynamic sampling, interrupted where an informative group waits for the next batch
+    "dapo-gsm8k": [
+        "algo=dapo",
+        "env=gsm8k",
+        "model=tiny",
+        "updates=4",
+        "algo.group_size=2",
+        "algo.overlong_filter=false",
+        "algo.precision=float32",
+        "model.sampling_dtype=float32",
+        "rollout.prompts=3",
+        "rollout.max_new_tokens=12",
+        "env.train_size=7",
+        "env.heldout_size=8",
+        "env.rewards=[{name: repetition, n: 1}]",
+        "eval.at_start=false",
+        "eval.at_end=false",
+    ],
     "grpo-gsm8k": [
         "algo=grpo",
         "env=gsm8k",
@@ -189,6 +207,8 @@ def test_golden_14_a_resumed_run_equals_the_uninterrupted_one(name: str, tmp_pat
     whole, parts = rows(tmp_path / "whole"), rows(tmp_path / "parts")
     assert len(whole) > rounds
     assert whole == parts
+    if name == "dapo-gsm8k":
+        assert whole[rounds - 1]["refill/left_over"] > 0
     states = [
         torch.load(tmp_path / run_dir / "checkpoints/last.pt", weights_only=True)
         for run_dir in ("whole", "parts")

@@ -8,7 +8,10 @@ and w_t multiplies it (decoupled PPO, Hilton et al. 2022, arXiv:2110.00641): cli
 would take the gradient of every step away whose ratio is far from 1 to begin with. V-trace, which
 estimates values and advantages, takes the same w_t (zoo/functional/vtrace.py).
 
-A rollout of the policy's own version is left alone.
+Rows of the policy's own version keep a weight of 1, unless the sampler itself is to be corrected
+for: one that computes in bfloat16 draws from another distribution than the one the trainer
+differentiates (truncated importance sampling, Yao et al. 2025, "Your efficient RL framework
+secretly brings you off-policy RL training", with w̄ = 2).
 """
 
 from __future__ import annotations
@@ -35,10 +38,13 @@ __all__ = ["Importance", "ImportanceKnobs"]
 
 @dataclass(frozen=True)
 class ImportanceKnobs:
-    """Settings of the importance correction; without effect on fresh rollouts."""
+    """Settings of the importance correction; by default without effect on fresh rollouts."""
 
     #: largest weight of a step: more is less biased, and noisier by its square; 1 is V-trace's
     truncation: float = 1.0
+    #: also weigh fresh steps, by trainer's against sampler's log-probabilities, and show their gap:
+    #: for text sampled in bfloat16, with truncation=2; a forward pass more per rollout
+    sampler: bool = False
 
     def __post_init__(self) -> None:
         """Refuse weights that teach nothing."""
@@ -70,14 +76,15 @@ class Importance:
         return self.knobs.truncation
 
     def on_rollout(self, batch: TensorDict, policy: Any) -> dict[str, float]:
-        """Write ``old_log_prob`` and ``importance`` [B, T] where other weights made the rollout.
+        """Write ``old_log_prob`` and ``importance`` [B, T] where other weights made a row.
 
         Raises
         ------
         UserError
             Where the behaviour policy had no probabilities.
         """
-        if bool((batch["version"] == policy.version).all()):
+        stale = batch["version"] != policy.version
+        if not self.knobs.sampler and not bool(stale.any()):
             return {}
         mask, behaviour = batch["mask"], batch["log_prob"]
         if not bool(behaviour[mask].isfinite().all()):
@@ -87,9 +94,16 @@ class Importance:
             )
         with torch.no_grad():
             old = batch["old_log_prob"] = policy.log_prob(batch)
-        ratio = surrogate.ratio((old - behaviour).masked_fill(~mask, 0.0))
-        batch["importance"] = ratio.clamp(max=self.knobs.truncation)
-        return _figures(ratio[mask].double(), self.knobs.truncation)
+        log_ratio = (old - behaviour).masked_fill(~mask, 0.0)
+        ratio, truncation = surrogate.ratio(log_ratio), self.knobs.truncation
+        weighed = mask if self.knobs.sampler else mask & stale[:, None]
+        batch["importance"] = ratio.clamp(max=truncation).masked_fill(~weighed, 1.0)
+        figures = _figures(ratio[weighed].double(), truncation)
+        gap = log_ratio[mask & ~stale[:, None]].abs()
+        if self.knobs.sampler and len(gap):
+            figures["sampler/log_prob_gap_mean"] = float(gap.mean())
+            figures["sampler/log_prob_gap_max"] = float(gap.max())
+        return figures
 
     def terms(self, out: Evaluation, batch: TensorDict, update: Update) -> dict[str, Tensor]:
         """No term: the algorithm weighs its own."""
@@ -115,7 +129,7 @@ class Importance:
 
 
 def _figures(ratio: Tensor, truncation: float) -> dict[str, float]:
-    """Return what the ratios [M] of the live steps, not truncated, are worth."""
+    """Return what the ratios [M] of the steps that are weighed, not truncated, are worth."""
     if not len(ratio):
         return {}
     return {

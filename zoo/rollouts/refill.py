@@ -141,8 +141,7 @@ class Refill:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`, bit for bit."""
         left = state["left"]
-        rows = None if left is None else len(left["group"])
-        self._left = None if left is None else TensorDict(left, batch_size=[rows])
+        self._left = left and TensorDict(left, batch_size=[len(left["group"])])
         self._said = state["said"]
 
 
