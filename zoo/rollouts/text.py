@@ -283,7 +283,8 @@ class TextRollout:
         self._stream, self._stream_state = None, state["stream"]
         self.generator.set_state(state["generator"])
         self._groups, self._collected = state["groups"], state["collected"]
-        self.refill.load_state_dict(state["refill"])
+        if "refill" in state:  # else saved by a version that had no such thing
+            self.refill.load_state_dict(state["refill"])
 
     def close(self) -> None:
         """End the environment's workers."""
