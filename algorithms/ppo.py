@@ -25,6 +25,7 @@ from zoo.core.protocols import Loss, Update
 from zoo.core.schedule import schedule
 from zoo.core.schema import in_range
 from zoo.functional import returns, surrogate
+from zoo.functional.divergence import k3
 from zoo.functional.value import value_loss
 from zoo.functional.vtrace import vtrace
 from zoo.plugins import EntropyKnobs, ImportanceKnobs, KLKnobs, RewardScaleKnobs
@@ -53,6 +54,9 @@ class PPOKnobs(OptimizerKnobs):
     clip_high: float = 0.2
     #: schedule of both clip ranges over the run
     clip_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    #: a mini-batch whose KL(π_old ‖ π) exceeds 1.5 times this ends the round before its step is
+    #: taken; None is off, 0.01 to 0.05 usual
+    target_kl: float | None = None
     #: weight of the value loss
     value_coefficient: float = 0.5
     #: clip range of the value change, max form; None trusts the new value
@@ -78,7 +82,7 @@ class PPOKnobs(OptimizerKnobs):
         in_range(self, "gamma", "gae_lambda", low=0, high=1)
         in_range(self, "epochs", "minibatch_size", low=1)
         in_range(self, "clip_low", "clip_high", "value_coefficient", low=0)
-        in_range(self, "value_clip", low=0, above=True)
+        in_range(self, "value_clip", "target_kl", low=0, above=True)
 
 
 class PPO(Algorithm):
@@ -113,7 +117,8 @@ class PPO(Algorithm):
         k = self.knobs
         out = self.evaluation(batch)
         factor = schedule(k.clip_schedule, update.progress)
-        log_ratio = out.log_prob - self.old_log_prob(batch, out)
+        old = self.old_log_prob(batch, out)
+        log_ratio = out.log_prob - old
         low, high = k.clip_low * factor, k.clip_high * factor
         policy = surrogate.clipped(log_ratio, batch["advantage"], low, high)
         policy = self.weighted(policy, batch)
@@ -125,4 +130,7 @@ class PPO(Algorithm):
         metrics = {}
         if update.diagnose:
             metrics = self.diagnostics(log_ratio, batch["advantage"], out, low, high)
-        yield Loss("ppo", terms, batch["mask"], out=out, metrics=metrics)
+        loss = Loss("ppo", terms, batch["mask"], out=out, metrics=metrics)
+        if k.target_kl is not None:
+            loss.divergence, loss.limit = k3(old, out.log_prob).detach(), 1.5 * k.target_kl
+        yield loss

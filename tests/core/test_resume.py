@@ -42,6 +42,7 @@ RUNS = {
         "rollout.num_envs=4",
         "rollout.steps=64",
         "algo.lr_schedule=linear",
+        "algo.target_kl=0.005",
         "algo.reward_scale.mode=return_std",
         "algo.entropy.coefficient=0.01",
         "algo.kl.monitor_every=2",

@@ -160,3 +160,43 @@ def test_runs_that_make_no_sense_are_refused():
     assert Entropy.build(EntropyKnobs("auto", coefficient=0.1, target=0.3), text).target == 0.3
     with pytest.raises(UserError, match="no convention"):
         Entropy.build(EntropyKnobs("auto", coefficient=1.0), control(spaces.Text(3)))
+
+
+def seen(plugin: Entropy, *rounds: tuple[float, float]) -> list[bool]:
+    """Whether the plugin warned, after each (progress, entropy)."""
+    said = []
+    for progress, entropy in rounds:
+        plugin.terms(evaluation([[1.0]]), None, Update(progress=progress))
+        said.append(plugin.after_update({"policy/entropy": entropy}) is not None)
+    return said
+
+
+def test_an_early_collapse_of_a_discrete_policy_is_said_once():
+    plugin = Entropy.build(EntropyKnobs(), control(spaces.Discrete(4)))
+    assert seen(plugin, (0.0, 1.2), (0.05, 0.13), (0.1, 0.11), (0.1, 0.01)) == [
+        *(False, False, True, False)
+    ]
+    late = Entropy.build(EntropyKnobs(), control(spaces.Discrete(4)))
+    assert seen(late, (0.0, 1.2), (0.11, 0.01)) == [False, False]
+    assert late.after_update({}) is None  # a round without an update
+
+
+def test_a_box_collapses_when_its_deviations_are_a_twentieth():
+    plugin = Entropy.build(EntropyKnobs(), control(spaces.Box(-1, 1, (2,))))
+    assert seen(plugin, (0.0, 1.0), (0.02, -4.9), (0.03, -5.1)) == [False, False, True]
+
+
+def test_a_temperature_that_holds_its_target_is_no_collapse():
+    knobs = EntropyKnobs("auto", coefficient=1.0, target=-9.0)
+    plugin = Entropy.build(knobs, control(spaces.Box(-1, 1, (2,))))
+    assert seen(plugin, (0.0, 1.0), (0.02, -8.9), (0.03, -9.1)) == [False, False, True]
+
+
+def test_a_resumed_run_neither_forgets_the_first_entropy_nor_warns_again():
+    plugin = Entropy(EntropyKnobs())
+    seen(plugin, (0.0, 1.0))
+    other = Entropy(EntropyKnobs())
+    other.load_state_dict(plugin.state_dict())
+    assert seen(other, (0.02, 0.09)) == [True]
+    plugin.load_state_dict(other.state_dict())
+    assert seen(plugin, (0.03, 0.01)) == [False]

@@ -58,6 +58,7 @@ class RolloutBuffer:
             return
         rows = batch.batch_size[0]
         size = self.minibatch_size or rows
+        self._batch = None  # also where the learner stops before the last one
         for _ in range(self.epochs):
             if size >= rows:
                 yield batch
@@ -66,7 +67,6 @@ class RolloutBuffer:
             shuffled = batch[order]
             for start in range(0, rows, size):
                 yield shuffled[start : start + size]
-        self._batch = None
 
     def feedback(self, index: torch.Tensor, td_error: torch.Tensor) -> None:
         """Do nothing: fresh data carry no priorities."""

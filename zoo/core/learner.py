@@ -10,6 +10,7 @@ import contextlib
 import copy
 import functools
 import gc
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -102,6 +103,7 @@ class Learner:
             )
         self.steps = 0
         self.skipped = 0
+        self.halts = 0
         self.updates = 0
         self._groups = dict(algorithm.policy.parameter_groups())
         plugin_groups = {p.name: p.parameters() for p in self.plugins if p.parameters()}
@@ -120,11 +122,13 @@ class Learner:
         self._parameters = [p for group in options for p in group["params"]]
         self._every_group = frozenset(self._groups)
         self._feedback: list[tuple[Tensor, Tensor]] = []
+        self._halted = False
 
     def learn(self, buffer: Buffer, progress: float = 0.0, share: float = 0.0) -> dict[str, float]:
         """Update on every mini-batch of the buffer; return each figure's mean.
 
         Gradient norms are of all of them; losses and diagnostics of those that the buffer picks.
+        Where a loss finds that the policy has moved too far, that is the last one.
         """
         # figures that are only logged cost a sixth of a small network's update
         every, results = buffer.diagnosed_every, []
@@ -134,10 +138,14 @@ class Learner:
                 results.append(self.update(part, progress, share, diagnose))
                 for index, error in self._feedback:
                     buffer.feedback(index, error)
+                if self._halted:
+                    self.halts += 1
+                    break
         names = dict.fromkeys(name for result in results for name in result)
         means = {n: torch.stack([r[n] for r in results if n in r]).mean() for n in names}
         metrics = {name: float(value) for name, value in means.items()}
-        return {**metrics, "update/skipped": float(self.skipped)}
+        counts = {"steps": self.steps, "skipped": self.skipped, "halts": self.halts}
+        return {**metrics, **{f"update/{name}": float(n) for name, n in counts.items()}}
 
     def update(
         self,
@@ -153,6 +161,7 @@ class Learner:
         """
         update = Update(step=self.updates, progress=progress, diagnose=diagnose)
         self.updates += 1
+        self._halted = False
         self._feedback.clear()
         factor = schedule(self.knobs.lr_schedule, progress, self.knobs.warmup, share=share)
         for group, lr in zip(self.optimizer.param_groups, self._base_lr, strict=True):
@@ -167,6 +176,8 @@ class Learner:
         autocast = self.autocast()
         while True:
             groups: tuple[str, ...] = ()
+            moved: Any
+            moved, limit = 0.0, math.inf
             for part, run in zip(parts, runs, strict=True):
                 with autocast:
                     loss = next(run, None)
@@ -174,8 +185,16 @@ class Learner:
                     continue
                 groups, name = loss.groups, loss.name
                 self._backward(loss, part, update, whole, metrics)
+                if loss.divergence is not None:
+                    mean = aggregate(loss.divergence, loss.mask, "token-mean", whole)
+                    moved, limit = moved + mean, loss.limit
             if not groups:
                 break
+            if limit < math.inf and float(_over_ranks(moved)) > limit:
+                self.optimizer.clear()
+                self.updates -= 1  # nothing was learned from it
+                self._halted = True
+                return metrics
             partial = not self._every_group.issubset(groups)
             metrics[f"grad_norm/{name}" if partial else "grad_norm"] = self._step()
         for target in self.algorithm.targets.values():
@@ -230,9 +249,8 @@ class Learner:
 
     def _step(self) -> Tensor:
         parameters = [p for p in self._parameters if p.grad is not None]
-        if dist.is_available() and dist.is_initialized():
-            for parameter in parameters:
-                dist.all_reduce(parameter.grad)
+        for parameter in parameters:
+            _over_ranks(parameter.grad)
         limit = self.knobs.max_grad_norm or float("inf")
         norm = gradient_norm([p.grad for p in parameters])
         value = float(norm)
@@ -252,6 +270,7 @@ class Learner:
             "targets": {n: t.state_dict() for n, t in self.algorithm.targets.items()},
             "steps": self.steps,
             "skipped": self.skipped,
+            "halts": self.halts,
             "updates": self.updates,
         }
 
@@ -262,7 +281,7 @@ class Learner:
         for name, target in self.algorithm.targets.items():
             target.load_state_dict(state["targets"][name])
         self.steps, self.skipped = state["steps"], state["skipped"]
-        self.updates = state["updates"]
+        self.halts, self.updates = state["halts"], state["updates"]
 
 
 @contextlib.contextmanager
@@ -276,6 +295,13 @@ def _collector_paused(pause: bool) -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+def _over_ranks(value: Any) -> Any:
+    """Return a tensor summed over all ranks, in place; itself where there is one."""
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(value)
+    return value
 
 
 def _add(metrics: dict[str, Tensor], name: str, value: Tensor) -> None:

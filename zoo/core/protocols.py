@@ -7,6 +7,7 @@ completions), ``T`` steps (environment steps or tokens).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -98,6 +99,11 @@ class Loss:
         [B, T] each, detached; logged as means over the live steps.
     td_error : Tensor or None
         [B], by which prioritised replay draws the rows again.
+    divergence : Tensor or None
+        [B, T], detached: how far the policy has moved. Where its mean over the mini-batch's live
+        steps exceeds ``limit`` the step is not taken, and the round's other mini-batches are left.
+    limit : float
+        That bound.
     """
 
     name: str
@@ -107,6 +113,8 @@ class Loss:
     out: Evaluation | None = None
     metrics: dict[str, Tensor] = field(default_factory=dict)
     td_error: Tensor | None = None
+    divergence: Tensor | None = None
+    limit: float = math.inf
 
 
 class Policy(Protocol):
@@ -260,8 +268,14 @@ class Plugin(Protocol):
         """Detached elementwise figures [B, T], to be logged as means over the live steps."""
         ...
 
-    def after_update(self, metrics: Mapping[str, float]) -> None:
-        """See the round's averaged figures (an adaptive coefficient moves here)."""
+    def after_update(self, metrics: Mapping[str, float]) -> str | None:
+        """See the round's averaged figures (an adaptive coefficient moves here).
+
+        Returns
+        -------
+        str or None
+            A sentence to be said to the user.
+        """
         ...
 
     def parameters(self) -> list[nn.Parameter]:

@@ -12,7 +12,9 @@ _SUMMED = ("time/", "episode/count", "reward/failed/")
 _WORK = ("time/collect", "time/learn")
 #: as they stand at the end: counters, and weights that move
 _LAST = (
+    "update/steps",
     "update/skipped",
+    "update/halts",
     "entropy/coefficient",
     "kl/coefficient",
     "reward/scale",

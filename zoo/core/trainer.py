@@ -90,8 +90,8 @@ class Trainer:
         self.buffer.extend(batch)
         total, spent = max(self.total, 1), steps if self.unit == self.counted else 1
         metrics.update(self.learner.learn(self.buffer, before / total, spent / total))
-        for plugin in self.plugins:
-            plugin.after_update(metrics)
+        said = [plugin.after_update(metrics) for plugin in self.plugins]
+        report.notices.extend(sentence for sentence in said if sentence)
         policy.version = self.learner.steps
         learned = time.perf_counter()
         for counter, amount in (("updates", 1), (self.counted, steps), ("wall_s", learned - start)):

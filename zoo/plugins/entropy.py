@@ -8,6 +8,14 @@ With ``mode="auto"`` α is learned (Haarnoja et al. 2018, arXiv:1812.05905, eq. 
 
 which is SAC's temperature; SAC's own term, α·log π(a), is this one with the one-sample estimate
 H ≈ −log π(a).
+
+The plugin also warns, once, where the entropy collapses in the first tenth of a run, against that
+of the first round learned from::
+
+    discrete actions, tokens    below a tenth of it
+    a Box                       lower by 3 nats per dimension, so deviations are a twentieth
+
+A learned α whose target is as low as that asked for it, and is not warned of.
 """
 
 from __future__ import annotations
@@ -30,6 +38,9 @@ if TYPE_CHECKING:
     from zoo.core.protocols import Evaluation, Update
 
 __all__ = ["Entropy", "EntropyKnobs", "target_entropy"]
+
+#: the part of a run in which a collapse is warned of, and how many nats per dimension make one
+_EARLY, _NATS = 0.1, 3.0
 
 
 @dataclass(frozen=True)
@@ -104,12 +115,18 @@ class Entropy:
         Settings.
     target : float, optional
         Target entropy in nats where ``knobs.target`` is "auto"; :meth:`build` works it out.
+    dimensions : int
+        Of a Box of actions; 0 where actions are discrete.
     """
 
     name = "entropy"
 
-    def __init__(self, knobs: EntropyKnobs, target: float | None = None) -> None:
-        self.knobs = knobs
+    def __init__(
+        self, knobs: EntropyKnobs, target: float | None = None, dimensions: int = 0
+    ) -> None:
+        self.knobs, self.dimensions = knobs, dimensions
+        self._initial: float | None = None
+        self._warned = False
         self.lr = knobs.lr
         self._progress = 0.0
         self.log_alpha: nn.Parameter | None = None
@@ -135,15 +152,18 @@ class Entropy:
                 f"{facts.algorithm} acts without an action distribution, so there is no entropy to"
                 " reward: leave entropy.coefficient at 0 and set its exploration instead."
             )
+        box = hasattr(facts.action_space, "low")
+        dimensions = math.prod(facts.action_space.shape) if box else 0
         if knobs.mode != "auto" or knobs.target != "auto":
-            return cls(knobs)
+            return cls(knobs, dimensions=dimensions)
         if facts.world == "text":
             raise UserError(
                 "entropy.target=auto is meant for action spaces of control tasks; a share of a"
                 " vocabulary's entropy would ask for noise. Give entropy.target a number of nats"
                 " per token (0.3 is a common level), or use entropy.mode=fixed."
             )
-        return cls(knobs, target_entropy(facts.action_space, knobs.discrete_fraction))
+        target = target_entropy(facts.action_space, knobs.discrete_fraction)
+        return cls(knobs, target, dimensions)
 
     @property
     def coefficient(self) -> float | Tensor:
@@ -176,8 +196,22 @@ class Entropy:
         """Nothing beyond what every algorithm logs."""
         return {}
 
-    def after_update(self, metrics: Mapping[str, float]) -> None:
-        """Nothing moves between rounds."""
+    def after_update(self, metrics: Mapping[str, float]) -> str | None:
+        """Return a warning where the entropy has just collapsed in the first tenth of the run."""
+        entropy = metrics.get("policy/entropy")
+        if entropy is None or self._warned or self._progress > _EARLY:
+            return None
+        if self._initial is None:
+            self._initial = entropy
+        bound = self._initial - _NATS * self.dimensions if self.dimensions else self._initial / 10
+        if entropy >= bound or (self.target is not None and entropy >= self.target):
+            return None
+        self._warned = True
+        return (
+            f"The policy's entropy has collapsed early: from {self._initial:.3g} to {entropy:.3g}"
+            f" nats with {self._progress:.0%} of the run done. What it no longer tries it can't"
+            " learn from: raise algo.entropy.coefficient or lower algo.lr."
+        )
 
     def parameters(self) -> list[nn.Parameter]:
         """Return log α where it is learned."""
@@ -185,7 +219,11 @@ class Entropy:
 
     def state_dict(self) -> dict[str, Any]:
         """Return log α and the progress last seen."""
-        state: dict[str, Any] = {"progress": self._progress}
+        state: dict[str, Any] = {
+            "progress": self._progress,
+            "initial": self._initial,
+            "warned": self._warned,
+        }
         if self.log_alpha is not None:
             state["log_alpha"] = self.log_alpha.detach().clone()
         return state
@@ -195,7 +233,8 @@ class Entropy:
 
         In place: the optimizer holds this very parameter, and a new one would never move again.
         """
-        self._progress = state["progress"]
+        self._progress, self._initial = state["progress"], state["initial"]
+        self._warned = state["warned"]
         if self.log_alpha is not None:
             with torch.no_grad():
                 self.log_alpha.copy_(state["log_alpha"])
