@@ -281,7 +281,7 @@ class Learner:
         for name, target in self.algorithm.targets.items():
             target.load_state_dict(state["targets"][name])
         self.steps, self.skipped = state["steps"], state["skipped"]
-        self.halts, self.updates = state["halts"], state["updates"]
+        self.halts, self.updates = state.get("halts", 0), state["updates"]
 
 
 @contextlib.contextmanager
