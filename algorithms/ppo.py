@@ -9,7 +9,8 @@ policy μ, A_t and R are V-trace's and L_policy is weighted by min(w̄, π_old/�
 paper: advantages are normalised over the whole rollout, not per mini-batch, so that gradients do
 not depend on how the rollout is cut; truncated episodes bootstrap from their true final
 observation. Environment steps and tokens are the same thing here: on text a step is a token and V a
-head on the last layer.
+head on the last layer. With ``double_q`` V is the smaller of two critics' values in A_t and R, and
+L_value the sum of both critics' losses (after Fujimoto et al. 2018, arXiv:1802.09477).
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class PPOKnobs(OptimizerKnobs):
     value_clip: float | None = None
     #: mse or huber
     value_loss: Literal["mse", "huber"] = "mse"
+    #: twin critics, both trained; advantages are made from the smaller of their values (control)
+    double_q: bool = False
     #: subtract the mean and divide by the std over the rollout
     normalize_advantage: bool = True
     #: gradients of bounded size are part of PPO's usual setting
@@ -93,12 +96,19 @@ class PPO(Algorithm):
     knobs: PPOKnobs
     needs_critic = True
 
+    @classmethod
+    def critics(cls, knobs: PPOKnobs) -> int:
+        """Return how many value networks there are."""
+        return 2 if knobs.double_q else 1
+
     def prepare(self, batch: TensorDict) -> TensorDict:
         """Write values, advantages and returns; cut fragments into steps where they are free."""
         k = self.knobs
         batch["value"], batch["next_value"] = self.policy.values(batch)
         names = ("reward", "value", "next_value", "terminated", "truncated", "mask")
         steps, weight = {name: batch[name] for name in names}, batch.get("importance", None)
+        if k.double_q:  # [B, T, 2]
+            steps |= {name: steps[name].amin(-1) for name in ("value", "next_value")}
         if weight is None:
             estimate = returns.gae(**steps, gamma=k.gamma, lam=k.gae_lambda)
         else:
@@ -120,12 +130,13 @@ class PPO(Algorithm):
         old = self.old_log_prob(batch, out)
         log_ratio = out.log_prob - old
         low, high = k.clip_low * factor, k.clip_high * factor
-        policy = surrogate.clipped(log_ratio, batch["advantage"], low, high)
-        policy = self.weighted(policy, batch)
+        clipped = surrogate.clipped(log_ratio, batch["advantage"], low, high)
+        policy, target = self.weighted(clipped, batch), batch["return"]
         assert out.value is not None  # needs_critic
-        value = value_loss(
-            out.value, batch["value"], batch["return"], clip=k.value_clip, kind=k.value_loss
-        )
+        if k.double_q:
+            target = target.unsqueeze(-1).expand_as(out.value)
+        value = value_loss(out.value, batch["value"], target, clip=k.value_clip, kind=k.value_loss)
+        value = value.sum(-1) if k.double_q else value
         terms = {"policy": policy, "value": k.value_coefficient * value}
         metrics = {}
         if update.diagnose:

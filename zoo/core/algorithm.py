@@ -137,6 +137,11 @@ class Algorithm:
         return 1
 
     @classmethod
+    def critics(cls, knobs: Any) -> int:
+        """Return how many value networks the policy has to have."""
+        return int(cls.needs_critic)
+
+    @classmethod
     def make_policy(
         cls, model: Any, observation_space: Any, action_space: Any, settings: Any, knobs: Any
     ) -> Any:
@@ -153,7 +158,7 @@ class Algorithm:
         knobs : dataclass
             The algorithm's.
         """
-        return model(observation_space, action_space, settings, critic=cls.needs_critic)
+        return model(observation_space, action_space, settings, critic=cls.critics(knobs))
 
     def prepare(self, batch: TensorDict) -> TensorDict:
         """Annotate a fresh rollout with values and advantages; changes no weights."""

@@ -231,7 +231,7 @@ def _text(
         env = config.target("env")(**arguments)
     elif rewards is not None:
         raise UserError("rewards= goes with a named environment; your own scores by itself.")
-    policy = config.target("model").load(model, critic=cls.needs_critic)
+    policy = config.target("model").load(model, critic=cls.critics(knobs))
     make, settings = config.target("rollout"), _as_arguments(config.settings("rollout"))
     settings |= {"group_size": getattr(knobs, "group_size", 1), "seed": int(config["seed"])}
     if hasattr(make, "collect"):  # a whole rollout, where others only sample

@@ -49,7 +49,7 @@ class Evaluation:
     entropy : Tensor
         [B, T] float32, nats.
     value : Tensor or None
-        [B, T] float32, from the critic or value head where there is one.
+        [B, T] float32, from the critic or value head where there is one; [B, T, 2] of twin critics.
     kl : Tensor or None
         [B, T] float32, exact KL(π ‖ reference) per step, where a reference was given.
     """
@@ -144,7 +144,10 @@ class Policy(Protocol):
         ...
 
     def values(self, batch: TensorDict) -> tuple[Tensor, Tensor]:
-        """V(s_t) and V(s_{t+1}) as [B, T] without gradients; the latter of the true next state."""
+        """V(s_t) and V(s_{t+1}) as [B, T] without gradients; the latter of the true next state.
+
+        [B, T, 2] of twin critics.
+        """
         ...
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:

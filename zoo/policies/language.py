@@ -129,16 +129,21 @@ class LanguagePolicy(nn.Module):
         source: str | LanguageKnobs,
         knobs: LanguageKnobs | None = None,
         *,
-        critic: bool = False,
+        critic: int = 0,
     ) -> LanguagePolicy:
         """Load a model by name, or the one that the knobs' ``path`` names.
 
         Raises
         ------
         UserError
-            For a name that is neither shipped, nor a folder, nor to be had from the hub, and for a
-            folder that holds no causal language model and tokenizer.
+            For a name that is neither shipped, nor a folder, nor to be had from the hub, for a
+            folder that holds no causal language model and tokenizer, and for twin critics.
         """
+        if critic > 1:
+            raise UserError(
+                "twin critics (algo.double_q=true) are for control tasks: two value heads on one"
+                " language model, both starting at 0, would stay the same. Leave it at false."
+            )
         from zoo.policies.language_loading import load_model
 
         if isinstance(source, LanguageKnobs):
@@ -148,7 +153,7 @@ class LanguagePolicy(nn.Module):
         if not path:
             raise UserError("which language model? Name one: model=tiny, a folder, or OWNER/NAME.")
         model, tokenizer = load_model(path, getattr(torch, knobs.dtype))
-        return cls(model, tokenizer, knobs, critic=critic)
+        return cls(model, tokenizer, knobs, critic=bool(critic))
 
     @property
     def temperature(self) -> float:

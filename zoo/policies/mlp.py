@@ -51,8 +51,8 @@ class MLPPolicy(ControlPolicy):
         Of one environment.
     config : MLPKnobs, optional
         Shape and initialisation.
-    critic : bool
-        Whether there is a value network; critic-free methods leave it out.
+    critic : int
+        How many value networks there are: critic-free methods have none, twin critics are 2.
 
     Raises
     ------
@@ -75,10 +75,11 @@ class MLPPolicy(ControlPolicy):
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         config: MLPKnobs | None = None,
-        critic: bool = True,
+        critic: int = 1,
     ) -> None:
         super().__init__(observation_space, action_space, config)
-        self.has_critic = critic
+        self.has_critic = critic > 0
+        self._critics = ("value_layers", "second_value_layers")[: int(critic)]
         #: the choices of an action that is several at once
         self.factors: Factors | None = None
         if isinstance(action_space, spaces.MultiDiscrete | spaces.MultiBinary):
@@ -111,8 +112,8 @@ class MLPPolicy(ControlPolicy):
         orthogonal = self.config.orthogonal
         self.trunk = linear_layers(trunk, orthogonal)
         self.policy_layers = linear_layers([*branch, self.outputs], orthogonal, head_gain=0.01)
-        if self.has_critic:
-            self.value_layers = linear_layers([*branch, 1], orthogonal, head_gain=1.0)
+        for name in self._critics:
+            setattr(self, name, linear_layers([*branch, 1], orthogonal, head_gain=1.0))
         # the same parameters again, where finding them costs nothing
         self._layers_of: dict[str, list[tuple[Tensor, Tensor]]] = {
             name: [(layer.weight, layer.bias) for layer in layers if isinstance(layer, nn.Linear)]
@@ -188,7 +189,7 @@ class MLPPolicy(ControlPolicy):
         self, observation: Tensor, critic: bool = False
     ) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
         """Return logits, or μ and log σ ([dim] or [B·T, dim]); and values where wanted."""
-        x, names = self._trunk(observation), ["value_layers"] if critic else []
+        x, names = self._trunk(observation), self._critics if critic else ()
         if self.sde is None:
             outputs, *values = self._branches(x, "policy_layers", *names)
             return outputs, outputs if self.discrete else self.log_std, values
@@ -227,10 +228,11 @@ class MLPPolicy(ControlPolicy):
             log_prob, entropy = self._categorical(outputs, action)
         else:
             log_prob, entropy = self._gaussian(outputs, log_std, action)
-        leaves = (log_prob, entropy, values[0] if values else None, kl)
+        value = torch.stack(tuple(values), -1) if len(values) > 1 else values[0] if values else None
+        leaves = (log_prob, entropy, value, kl)
         if shape[1] == 1:  # single steps have their shape already; a view costs a node
             return Evaluation(*leaves)
-        return Evaluation(*(None if leaf is None else leaf.reshape(shape) for leaf in leaves))  # type: ignore[arg-type]
+        return Evaluation(*(None if x is None else x.reshape(*shape, *x.shape[2:]) for x in leaves))  # type: ignore[arg-type]
 
     def _categorical_kl(self, logits: Tensor, other: Tensor) -> Tensor:
         if self.factors is not None:
@@ -258,7 +260,7 @@ class MLPPolicy(ControlPolicy):
 
     @torch.no_grad()
     def values(self, batch: TensorDict) -> tuple[Tensor, Tensor]:
-        """V(observation) and V(next_observation), [B, T] each.
+        """V(observation) and V(next_observation), [B, T] each; [B, T, 2] of twin critics.
 
         Inside an episode the next observation is the following step's own, whose value is known
         already; only the others (final observations, the last column) are computed besides.
@@ -270,8 +272,10 @@ class MLPPolicy(ControlPolicy):
             differs = observation[:, 1:] != following[:, :-1]
             other[:, :-1] = differs.reshape(rows, steps - 1, -1).any(-1)
         everything = torch.cat([observation.flatten(0, 1), following[other]])
-        values = self._networks(everything, "value_layers")[0].squeeze(-1)
-        value, extra = values[: rows * steps].view(rows, steps), values[rows * steps :]
+        values = torch.cat(self._networks(everything, *self._critics), 1)
+        values = values if len(self._critics) > 1 else values[:, 0]
+        value, extra = values[: rows * steps], values[rows * steps :]
+        value = value.view(rows, steps, *values.shape[1:])
         next_value = torch.empty_like(value)
         next_value[:, :-1] = value[:, 1:]
         next_value[other] = extra
@@ -281,7 +285,7 @@ class MLPPolicy(ControlPolicy):
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``policy`` (with the shared trunk and the deviation) and, if there is one, ``critic``."""
-        critic = list(self.value_layers.parameters()) if self.has_critic else []
+        critic = [p for name in self._critics for p in getattr(self, name).parameters()]
         known = {id(p) for p in critic}
         groups = {"policy": [p for p in self.parameters() if id(p) not in known]}
         return {**groups, "critic": critic} if critic else groups
