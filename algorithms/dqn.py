@@ -108,12 +108,15 @@ class DQN(Algorithm):
         with torch.no_grad():
             following = batch["next_observation"]
             values = slow(following)
-            chosen = (self.policy.q(following) if k.double else values).argmax(-1, keepdim=True)
-            value = values.gather(-1, chosen).squeeze(-1)
+            if k.double:
+                chosen = self.policy.q(following).argmax(-1, keepdim=True)
+                value = values.gather(-1, chosen).squeeze(-1)
+            else:
+                value = values.amax(-1)
             target = self.scaled_reward(batch) + batch["discount"] * value
         index = self.policy.index(batch["action"]).unsqueeze(-1)
         q = self.policy.q(batch["observation"]).gather(-1, index).squeeze(-1)  # [B, 1]
-        loss = batch["weight"] * value_loss(q, None, target, kind=k.value_loss)
+        loss = self.weighted(value_loss(q, None, target, kind=k.value_loss), batch)
         out = None if self.reference is None else self.policy.evaluate(batch, self.reference)
         yield Loss(
             "dqn",
@@ -122,5 +125,5 @@ class DQN(Algorithm):
             groups=("policy",),
             out=out,
             metrics={"critic/target": target} if update.diagnose else {},
-            td_error=(q.detach() - target).abs().squeeze(1),
+            td_error=self.td_error(q, target, batch),
         )

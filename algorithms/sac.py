@@ -109,15 +109,15 @@ class SAC(Algorithm):
             )
             value = value + self.coefficient("entropy") * following.entropy
             target = self.scaled_reward(batch) + batch["discount"] * value
-        error = self.policy.q(observation, batch["action"]) - target  # [2, B, 1]
-        critic = 0.5 * batch["weight"] * error.square().sum(0)
+        q = self.policy.q(observation, batch["action"])  # [2, B, 1]
+        critic = self.weighted(0.5 * (q - target).square().sum(0), batch)
         yield Loss(
             "critic",
             {"critic": critic},
             mask,
             groups=("critic",),
             metrics={"critic/target": target} if update.diagnose else {},
-            td_error=error.detach().abs().mean(0).squeeze(1),
+            td_error=self.td_error(q, target, batch),
         )
         value, out = self.policy.expected_value(observation, reference=self.reference)
         metrics = {"policy/entropy": out.entropy.detach()} if update.diagnose else {}

@@ -112,15 +112,15 @@ class TD3(Algorithm):
             action = slow.smoothed_action(following, k.target_noise, k.target_noise_clip)
             value = smaller(slow.q(following, action))
             target = self.scaled_reward(batch) + batch["discount"] * value
-        error = self.policy.q(observation, batch["action"]) - target  # [2, B, 1]
-        critic = batch["weight"] * error.square().sum(0)
+        q = self.policy.q(observation, batch["action"])  # [2, B, 1]
+        critic = self.weighted((q - target).square().sum(0), batch)
         yield Loss(
             "critic",
             {"critic": critic},
             mask,
             groups=("critic",),
             metrics={"critic/target": target} if update.diagnose else {},
-            td_error=error.detach().abs().mean(0).squeeze(1),
+            td_error=self.td_error(q, target, batch),
         )
         if (update.step + 1) % k.policy_delay == 0:
             action = self.policy.action(observation)

@@ -217,7 +217,7 @@ def test_a_whole_actor_update_has_the_gradient_of_plain_modules() -> None:
     torch.testing.assert_close(value[:, 0].double(), smallest, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(out.log_prob[:, 0].double(), log_prob, rtol=1e-5, atol=1e-5)
     theirs = [p.grad.float() for p in actor.parameters()]
-    ours = [p.grad[0] for pair in zip(policy.network.weights, policy.network.biases) for p in pair]
+    ours = [part[0] for part in policy.network.split(policy.network.flat.grad)]
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
     assert all(p.grad is None for p in policy.critics.parameters())

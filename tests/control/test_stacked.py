@@ -52,17 +52,16 @@ def test_values_and_gradients_equal_those_of_separate_modules(
     expected = torch.stack([module(x) for module in modules])
     torch.testing.assert_close(out, expected, rtol=1e-6, atol=1e-6)
     upstream = torch.randn_like(out)
-    ours = gradients((out * upstream).sum(), [x, *stacked.weights, *stacked.biases])
+    ours = gradients((out * upstream).sum(), [x, stacked.flat])
+    parts = stacked.split(ours[1])
     theirs = gradients(
         (expected * upstream).sum(), [x, *(p for m in modules for p in m.parameters())]
     )
     torch.testing.assert_close(ours[0], theirs[0], rtol=1e-6, atol=2e-6)
     own, depth = theirs[1:], len(stacked.weights)
     for i, kind in itertools.product(range(depth), range(2)):  # weights, then biases
-        parts = [own[k * 2 * depth + 2 * i + kind] for k in range(stacked.count)]
-        torch.testing.assert_close(
-            ours[1 + kind * depth + i], torch.stack(parts), rtol=1e-6, atol=2e-6
-        )
+        each = [own[k * 2 * depth + 2 * i + kind] for k in range(stacked.count)]
+        torch.testing.assert_close(parts[2 * i + kind], torch.stack(each), rtol=1e-6, atol=2e-6)
 
 
 def test_expanded_gradients_of_a_sum_are_handled() -> None:
@@ -124,9 +123,9 @@ def test_the_first_network_alone() -> None:
     out = stacked(x, count=1)
     assert out.shape == (1, 6, 1) and torch.equal(out[0], stacked(x)[0])
     out.sum().backward()
-    for parameter in stacked.parameters():
-        assert parameter.grad is not None
-        assert parameter.grad[0].abs().max() > 0 and parameter.grad[1].abs().max() == 0
+    assert stacked.flat.grad is not None
+    for gradient in stacked.split(stacked.flat.grad):
+        assert gradient[0].abs().max() > 0 and gradient[1].abs().max() == 0
     assert stacked(x, frozen=True, count=1).shape == (1, 6, 1)
 
 

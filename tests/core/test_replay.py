@@ -191,12 +191,10 @@ def test_a_sampled_batch_has_the_documented_keys_shapes_and_types():
         "reward": ((5, 1), torch.float32),
         "discount": ((5, 1), torch.float32),
         "next_observation": ((5, 1, 2), torch.float32),
-        "weight": ((5, 1), torch.float32),
         "mask": ((5, 1), torch.bool),
         "index": ((5,), torch.int64),
     }
     assert batch["mask"].all()
-    assert (batch["weight"] == 1).all()
 
 
 def test_a_sampled_batch_is_not_overwritten_by_later_steps():

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zoo.functional.reduce import Denominators, aggregate, denominators
+from zoo.functional.reduce import Denominators, aggregate, denominators, weights
 
 MODES = ("token-mean", "sequence-mean", "constant")
 VALUES = torch.tensor([[1.0, 2.0, 3.0, torch.nan], [10.0, torch.nan, 0.0, 0.0], [torch.nan] * 4])
@@ -53,6 +53,28 @@ def test_golden_23_gradients_do_not_depend_on_the_micro_batch(seed, size, mode):
         return weight.grad
 
     torch.testing.assert_close(gradient(size), gradient(9), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dense", [True, False])
+def test_weights_are_the_derivative_of_the_aggregate(mode, dense):
+    mask = (
+        torch.ones(3, 4, dtype=torch.bool)
+        if dense
+        else torch.arange(4) < torch.tensor([[2], [0], [3]])
+    )
+    whole = denominators(mask, max_length=7)
+    values = torch.randn(3, 4, requires_grad=True)
+    aggregate(values, mask, mode, whole).backward()
+    assert torch.equal(weights(mask, mode, whole), values.grad)
+
+
+def test_weights_without_a_limit_or_a_known_mode_are_refused():
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    with pytest.raises(ValueError, match="max_length"):
+        weights(mask, "constant", denominators(mask))
+    with pytest.raises(ValueError, match="mode is"):
+        weights(mask, "mean", denominators(mask))
 
 
 def test_an_update_without_a_live_step_is_zero():

@@ -195,6 +195,19 @@ class Algorithm:
                 reward = plugin.scale(reward)  # type: ignore[attr-defined]
         return reward
 
+    def weighted(self, loss: Tensor, batch: TensorDict) -> Tensor:
+        """Return a loss [B, 1] times the importance weights of what was drawn by priority."""
+        return loss * batch["weight"] if _prioritised(batch) else loss
+
+    def td_error(self, q: Tensor, target: Tensor, batch: TensorDict) -> Tensor | None:
+        """Return |Q − y| [B], the critics' mean, for replay by priority; else None.
+
+        ``q`` is [B, 1], or [K, B, 1] of several critics, ``target`` [B, 1].
+        """
+        if not _prioritised(batch):
+            return None
+        return (q.detach() - target).abs().view(-1, len(target)).mean(0)
+
     def write_old_log_prob(self, batch: TensorDict) -> None:
         """Write log π_old where several updates will be taken on this rollout.
 
@@ -293,3 +306,7 @@ class Algorithm:
     def close(self) -> None:
         """Release environments and worker processes."""
         self.trainer.close()
+
+
+def _prioritised(batch: TensorDict) -> bool:
+    return "weight" in batch.keys()  # noqa: SIM118  a TensorDict refuses to be asked itself

@@ -35,6 +35,7 @@ PREPARED: dict[str, tuple[torch.dtype | None, int]] = {
     "old_log_prob": (_FLOAT, 2),
     "ref_log_prob": (_FLOAT, 2),
 }
+_SCHEMA = {**TRAJECTORY, **PREPARED}
 _EXACT = {"log_prob", "reward", "terminated", "truncated", "mask", "group", "version", *PREPARED}
 
 
@@ -68,22 +69,20 @@ def check(batch: TensorDict, require: Iterable[str] = ()) -> TensorDict:
     if mask is None or mask.dim() != 2:
         shape = None if mask is None else list(mask.shape)
         raise BatchError(f"batch['mask'] must be a [B, T] tensor of bool (got shape {shape})")
-    rows, steps = mask.shape
-    required = [*TRAJECTORY, *require]
-    for key in required:
+    shape = mask.shape
+    for key in (*TRAJECTORY, *require):
         if batch.get(key, None) is None:
             raise BatchError(
                 f"batch['{key}'] is missing; present: {sorted(map(str, batch.keys()))}"
             )
-    for key, (dtype, dims) in {**TRAJECTORY, **PREPARED}.items():
-        leaf = batch.get(key, None)
-        if leaf is None:
+    for key, leaf in batch.items():
+        if key not in _SCHEMA:
             continue
-        expected = [rows, steps][:dims]
-        actual = list(leaf.shape) if key in _EXACT else list(leaf.shape[:dims])
-        if actual != expected:
+        dtype, dims = _SCHEMA[key]
+        expected = shape[:dims]
+        if (leaf.shape if key in _EXACT else leaf.shape[:dims]) != expected:
             raise BatchError(
-                f"batch['{key}'] has shape {list(leaf.shape)}, expected {expected}"
+                f"batch['{key}'] has shape {list(leaf.shape)}, expected {list(expected)}"
                 f" like batch['mask']"
             )
         if dtype is not None and leaf.dtype != dtype:

@@ -25,7 +25,7 @@ from zoo.core.protocols import Buffer, Loss, Plugin, Update
 from zoo.core.schedule import schedule
 from zoo.core.schema import in_range
 from zoo.errors import UserError
-from zoo.functional.reduce import Denominators, aggregate, denominators
+from zoo.functional.reduce import Denominators, aggregate, denominators, weights
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -123,6 +123,7 @@ class Learner:
         self._every_group = frozenset(self._groups)
         self._feedback: list[tuple[Tensor, Tensor]] = []
         self._halted = False
+        self._counted: tuple[Tensor, Denominators, Tensor] | None = None
 
     def learn(self, buffer: Buffer, progress: float = 0.0, share: float = 0.0) -> dict[str, float]:
         """Update on every mini-batch of the buffer; return each figure's mean.
@@ -141,9 +142,10 @@ class Learner:
                 if self._halted:
                     self.halts += 1
                     break
-        names = dict.fromkeys(name for result in results for name in result)
-        means = {n: torch.stack([r[n] for r in results if n in r]).mean() for n in names}
-        metrics = {name: float(value) for name, value in means.items()}
+        metrics = {}
+        for name in dict.fromkeys(name for result in results for name in result):
+            values = [float(result[name]) for result in results if name in result]
+            metrics[name] = sum(values) / len(values)
         counts = {"steps": self.steps, "skipped": self.skipped, "halts": self.halts}
         return {**metrics, **{f"update/{name}": float(n) for name, n in counts.items()}}
 
@@ -153,7 +155,7 @@ class Learner:
         progress: float = 0.0,
         share: float = 0.0,
         diagnose: bool = True,
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Tensor | float]:
         """Run every loss of the algorithm on one mini-batch; return its averaged figures.
 
         ``progress`` is the fraction of the budget spent before this round, ``share`` what the
@@ -167,13 +169,16 @@ class Learner:
         for group, lr in zip(self.optimizer.param_groups, self._base_lr, strict=True):
             group["lr"] = lr * factor
         mask = minibatch["mask"]
-        whole = denominators(mask, self.max_length).across_ranks()
-        metrics: dict[str, Tensor] = {}
+        if self._counted is None or self._counted[0] is not mask:  # replay's is always the same
+            whole = denominators(mask, self.max_length).across_ranks()
+            self._counted = mask, whole, weights(mask, self.knobs.reduction, whole)
+        _, whole, shares = self._counted
+        metrics: dict[str, Tensor | float] = {}
         if not whole.tokens:
             return metrics
         parts = self.algorithm.policy.micro_batches(minibatch, self.knobs.micro_batch_size)
         runs = [self.algorithm.losses(part, update) for part in parts]
-        autocast = self.autocast()
+        autocast, reduction = self.autocast(), self.knobs.reduction
         while True:
             groups: tuple[str, ...] = ()
             moved: Any
@@ -184,7 +189,8 @@ class Learner:
                 if loss is None:
                     continue
                 groups, name = loss.groups, loss.name
-                self._backward(loss, part, update, whole, metrics)
+                share = shares if len(parts) == 1 else weights(loss.mask, reduction, whole)
+                self._backward(loss, part, update, whole, share, metrics)
                 if loss.divergence is not None:
                     mean = aggregate(loss.divergence, loss.mask, "token-mean", whole)
                     moved, limit = moved + mean, loss.limit
@@ -199,7 +205,7 @@ class Learner:
             metrics[f"grad_norm/{name}" if partial else "grad_norm"] = self._step()
         for target in self.algorithm.targets.values():
             target.follow(self.updates)
-        metrics["lr"] = torch.tensor(self.optimizer.param_groups[0]["lr"])
+        metrics["lr"] = self.optimizer.param_groups[0]["lr"]
         return metrics
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -215,7 +221,8 @@ class Learner:
         part: TensorDict,
         update: Update,
         whole: Denominators,
-        metrics: dict[str, Tensor],
+        share: Tensor,
+        metrics: dict[str, Tensor | float],
     ) -> None:
         terms = dict(loss.terms)
         if loss.td_error is not None:
@@ -229,12 +236,11 @@ class Learner:
                 " update's denominators were counted: take steps out in prepare()."
             )
         objective = functools.reduce(torch.add, terms.values())
-        total = aggregate(objective, loss.mask, self.knobs.reduction, whole)
-        if self._every_group.issubset(loss.groups):
-            total.backward()
-        else:
+        moved = None
+        if not self._every_group.issubset(loss.groups):
             moved = [p for name in loss.groups for p in self._groups.get(name, [])]
-            total.backward(inputs=moved + self._plugin_parameters)
+            moved += self._plugin_parameters
+        objective.backward(share, inputs=moved)  # the derivative of aggregate(objective, …)
         if update.diagnose:
             with torch.no_grad():
                 for name, term in terms.items():
@@ -247,17 +253,16 @@ class Learner:
                 for name, value in figures.items():
                     _add(metrics, name, aggregate(value, loss.mask, "token-mean", whole))
 
-    def _step(self) -> Tensor:
+    def _step(self) -> float:
         parameters = [p for p in self._parameters if p.grad is not None]
         for parameter in parameters:
             _over_ranks(parameter.grad)
         limit = self.knobs.max_grad_norm or float("inf")
-        norm = gradient_norm([p.grad for p in parameters])
-        value = float(norm)
-        if value > 0.0 and value < float("inf"):
-            self.optimizer.advance(min(1.0, limit / (value + 1e-6)))
+        norm = float(gradient_norm([p.grad for p in parameters]))
+        if 0.0 < norm < float("inf"):
+            self.optimizer.advance(min(1.0, limit / (norm + 1e-6)))
             self.steps += 1
-        elif value != 0.0:  # NaN or infinite: the step would destroy the weights
+        elif norm != 0.0:  # NaN or infinite: the step would destroy the weights
             self.skipped += 1
         # a gradient of exactly 0 teaches nothing; a step would only follow Adam's old momentum
         self.optimizer.clear()
@@ -304,5 +309,5 @@ def _over_ranks(value: Any) -> Any:
     return value
 
 
-def _add(metrics: dict[str, Tensor], name: str, value: Tensor) -> None:
+def _add(metrics: dict[str, Tensor | float], name: str, value: Tensor) -> None:
     metrics[name] = metrics[name] + value if name in metrics else value

@@ -29,6 +29,8 @@ __all__ = ["PriorityKnobs", "ReplayBuffer", "ReplayKnobs"]
 #: the stream of random numbers that a run's seed gives the draws
 _REPLAY = 3
 _DIAGNOSED_EVERY = 64
+#: bytes gathered at once where several mini-batches follow each other: what a core's cache holds
+_BLOCK = 2**18
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ class ReplayBuffer:
         self._largest = 1.0  # p^α that new transitions get
         self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_REPLAY,)))
         self._strata = np.arange(batch_size)
+        self._mask = torch.ones(batch_size, 1, dtype=torch.bool)
         self._device = torch.device("cpu")
         self._seen = 0  # environment steps
         self._yielded = 0  # mini-batches
@@ -215,26 +218,38 @@ class ReplayBuffer:
         TensorDict
             ``batch_size [B]``; ``observation``, ``action`` and ``next_observation`` (k ≤ n steps
             later, the true one) [B, 1, …]; ``reward`` (Σ_{i<k} γ^i r_{t+i} of raw rewards),
-            ``discount`` (γ^k, 0 after a termination) and ``weight`` (≤ 1) [B, 1] float32;
-            ``mask`` (all True) [B, 1]; ``index`` [B] int64, for :meth:`feedback`.
+            ``discount`` (γ^k, 0 after a termination) and, with priorities alone, ``weight`` (≤ 1)
+            [B, 1] float32; ``mask`` (all True) [B, 1]; ``index`` [B] int64, for :meth:`feedback`.
         """
-        for _ in range(len(self)):
-            self._yielded += 1
-            yield self.sample(progress)
+        waiting = len(self)
+        # priorities change with every update; uniform draws are the same one by one or all at once
+        whole = max(1, _BLOCK // (self.batch_size * self._ring.row_bytes)) if waiting else 1
+        while waiting > 0:
+            drawn = 1 if self._tree is not None else min(whole, waiting)
+            waiting -= drawn
+            for sampled in self._draw(drawn, progress):
+                self._yielded += 1
+                yield sampled
 
     def sample(self, progress: float = 0.0) -> TensorDict:
         """Draw one mini-batch, earned or not; see :meth:`minibatches`."""
-        size = self.batch_size
+        return next(self._draw(1, progress))
+
+    def _draw(self, count: int, progress: float) -> Iterator[TensorDict]:
+        """Draw so many mini-batches with one look into the memory; one, where by priority."""
+        size, weight = self.batch_size, {}
         if self._tree is None:
-            index = self._ring.slot(self._rng.integers(self._ring.size, size=size))
-            weight = np.ones((size, 1), np.float32)
+            index = self._ring.slot(self._rng.integers(self._ring.size, size=count * size))
         else:
-            index, weight = self._preferred(self._tree, progress)
-        arrays = self._ring.gather(index)
-        arrays |= {"weight": weight, "mask": np.ones((size, 1), bool), "index": index}
+            index, weight["weight"] = self._preferred(self._tree, progress)
+        arrays = {**self._ring.gather(index), **weight, "index": index}
         leaves = {key: torch.from_numpy(array) for key, array in arrays.items()}
-        sampled = TensorDict(leaves, batch_size=[size])
-        return sampled if self._device.type == "cpu" else sampled.to(self._device)
+        if self._device.type != "cpu":
+            leaves = {key: leaf.to(self._device) for key, leaf in leaves.items()}
+            self._mask = self._mask.to(self._device)
+        for part in zip(*(leaf.split(size) for leaf in leaves.values()), strict=True):
+            own = dict(zip(leaves, part, strict=True))
+            yield TensorDict({**own, "mask": self._mask}, batch_size=[size])
 
     def _preferred(self, tree: SumTree, progress: float) -> tuple[np.ndarray, np.ndarray]:
         """Draw one slot from each of B equal parts of the total mass; [B] and weights [B, 1]."""

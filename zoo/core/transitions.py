@@ -76,6 +76,11 @@ class TransitionRing:
         arrays = [*self._store.values(), self._end, self._final]
         return sum(array.nbytes for array in arrays)
 
+    @property
+    def row_bytes(self) -> int:
+        """Memory of one transition in bytes."""
+        return sum(array[:1].nbytes for array in self._store.values()) + self._end[:1].nbytes
+
     def _allocate(self, num_envs: int, like: Mapping[str, np.ndarray]) -> None:
         """Make the arrays; ``like`` has any number of leading entries of each."""
         rows = -(-self.capacity // num_envs)
@@ -214,7 +219,7 @@ class TransitionRing:
             counted = np.where(self._offset <= steps, reward.take(window), 0.0)
             summed = (counted @ self._power).astype(np.float32)[:, None]
             last = (first + self.num_envs * steps) % self.slots
-        following = store["observation"].take((last + self.num_envs) % self.slots, axis=0)
+        following = store["observation"].take(last + self.num_envs, axis=0, mode="wrap")
         end = self._end.take(last)
         ended = end > 0
         if ended.any():

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Denominators", "Mode", "aggregate", "denominators"]
+__all__ = ["Denominators", "Mode", "aggregate", "denominators", "weights"]
 
 Mode = Literal["token-mean", "sequence-mean", "constant"]
 
@@ -125,3 +125,20 @@ def aggregate(values: Tensor, mask: Tensor, mode: Mode, denominators: Denominato
     if denominators.constant is None:
         raise ValueError("mode constant needs denominators counted with max_length")
     return live.sum() / denominators.constant.clamp(min=1)
+
+
+def weights(mask: Tensor, mode: Mode, denominators: Denominators) -> Tensor:
+    """Return what :func:`aggregate` weighs every value by: its derivative, [B, T] float32.
+
+    ``values.backward(weights(…))`` is ``aggregate(values, …).backward()`` without the sum.
+    """
+    if mode == "sequence-mean":
+        per_row = 1 / denominators.sequences.clamp(min=1)
+        return mask * per_row / mask.sum(1, keepdim=True).clamp(min=1)
+    if mode == "token-mean":
+        return mask / denominators.tokens.clamp(min=1)
+    if mode != "constant":
+        raise ValueError(f"mode is token-mean, sequence-mean or constant, got {mode!r}")
+    if denominators.constant is None:
+        raise ValueError("mode constant needs denominators counted with max_length")
+    return mask / denominators.constant.clamp(min=1)

@@ -117,7 +117,7 @@ class RewardScale:
 
     def scale(self, reward: Tensor) -> Tensor:
         """Scale and clamp rewards of any shape by the present statistics."""
-        scaled = reward * self.coefficient
+        scaled = reward if self.knobs.mode == "none" else reward * self.coefficient
         clamp = self.knobs.clamp
         return scaled if clamp is None else scaled.clamp(-clamp, clamp)
 

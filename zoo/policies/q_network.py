@@ -173,7 +173,7 @@ class QNetworkPolicy(ControlPolicy):
 
     def index(self, action: Tensor) -> Tensor:
         """Return which column of Q stored actions [...] are, int64."""
-        return action.long() - self.action_start
+        return action.long() - self.action_start if self.action_start else action.long()
 
     def evaluate(self, batch: TensorDict, reference: QNetworkPolicy | None = None) -> Evaluation:
         """Log-probabilities of a batch's actions under softmax(Q/temperature), with gradients.

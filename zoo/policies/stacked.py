@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ __all__ = ["Stacked"]
 
 #: (weight [out, in], bias [out]) of each layer
 _Layers = list[tuple[np.ndarray, np.ndarray]]
+_Array = TypeVar("_Array", Tensor, np.ndarray)
 
 
 class Stacked(nn.Module):
@@ -43,6 +44,12 @@ class Stacked(nn.Module):
         Gain of the last layer instead (orthogonal only).
     activate_last : bool
         After the last layer too (a trunk).
+
+    Attributes
+    ----------
+    flat : nn.Parameter
+        All weights and biases one after the other, layer by layer: to autograd, the optimizer, the
+        gradient's norm and a target network they are one tensor.
     """
 
     def __init__(
@@ -57,21 +64,37 @@ class Stacked(nn.Module):
         super().__init__()
         self.count, self.activation, self.activate_last = count, activation, activate_last
         pairs = list(itertools.pairwise(sizes))
-        self.weights = nn.ParameterList([torch.empty(count, b, a) for a, b in pairs])
-        self.biases = nn.ParameterList([torch.empty(count, b) for _, b in pairs])
-        for i, (inputs, _) in enumerate(pairs):
+        self._shapes = [s for a, b in pairs for s in ((count, b, a), (count, b))]
+        self._ends = list(itertools.accumulate(math.prod(shape) for shape in self._shapes))
+        self.flat = nn.Parameter(torch.empty(self._ends[-1]))
+        parts = self.split(self.flat.detach())
+        layers = zip(pairs, parts[::2], parts[1::2], strict=True)
+        for i, ((inputs, _), weights, biases) in enumerate(layers):
             gain = head_gain if head_gain is not None and i == len(pairs) - 1 else math.sqrt(2)
-            for weight, bias in zip(self.weights[i], self.biases[i], strict=True):
+            for weight, bias in zip(weights, biases, strict=True):
                 if orthogonal:
                     nn.init.orthogonal_(weight, gain)
                     nn.init.zeros_(bias)
                 else:
                     nn.init.uniform_(weight, -(inputs**-0.5), inputs**-0.5)
                     nn.init.uniform_(bias, -(inputs**-0.5), inputs**-0.5)
-        # the same parameters again, where finding them costs nothing
-        self._flat = [p for pair in zip(self.weights, self.biases, strict=True) for p in pair]
         self._views: list[_Layers] = []
-        self._addresses: list[int] = []
+        self._address = 0
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """[K, out, in] of each layer, views of the parameter."""
+        return self.split(self.flat)[::2]
+
+    @property
+    def biases(self) -> list[Tensor]:
+        """[K, out] of each layer, views of the parameter."""
+        return self.split(self.flat)[1::2]
+
+    def split(self, flat: _Array) -> list[_Array]:
+        """Cut what is laid out as the parameter (itself, its gradient) into weights and biases."""
+        bounds = itertools.pairwise([0, *self._ends])
+        return [flat[a:b].reshape(s) for (a, b), s in zip(bounds, self._shapes, strict=True)]
 
     def forward(self, x: Tensor, frozen: bool = False, count: int | None = None) -> Tensor:
         """Apply the networks.
@@ -97,7 +120,7 @@ class Stacked(nn.Module):
         if not torch.is_grad_enabled():
             return torch.from_numpy(_run(x.numpy(), self, self.numpy()[:number])[0])
         # without parameters among its inputs the node has nothing but x to give a gradient to
-        out: Tensor = _Stacked.apply(x, self, number, *(() if frozen else self._flat))
+        out: Tensor = _Stacked.apply(x, self, number, *(() if frozen else (self.flat,)))
         return out
 
     def numpy(self) -> list[_Layers]:
@@ -105,24 +128,23 @@ class Stacked(nn.Module):
 
         They follow every update; after a move to another device or dtype they are made anew.
         """
-        addresses = [parameter.data_ptr() for parameter in self._flat]
-        if addresses != self._addresses:
-            arrays = [parameter.detach().numpy() for parameter in self._flat]
+        address = self.flat.data_ptr()
+        if address != self._address:
+            arrays = self.split(self.flat.detach().numpy())
             pairs = list(zip(arrays[::2], arrays[1::2], strict=True))
             self._views = [[(w[k], b[k]) for w, b in pairs] for k in range(self.count)]
-            self._addresses = addresses
+            self._address = address
         return self._views
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the views out: in a copy they would not be the parameters' memory."""
-        return {**self.__dict__, "_views": [], "_addresses": []}
+        return {**self.__dict__, "_views": [], "_address": 0}
 
     def _plain(self, x: Tensor, frozen: bool, number: int) -> Tensor:
         h = x.expand(number, *x.shape)
-        last = len(self.weights) - 1
-        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            if frozen:
-                weight, bias = weight.detach(), bias.detach()
+        parts = self.split(self.flat.detach() if frozen else self.flat)
+        last = len(parts) // 2 - 1
+        for i, (weight, bias) in enumerate(zip(parts[::2], parts[1::2], strict=True)):
             h = torch.baddbmm(bias[:number, None], h, weight[:number].transpose(1, 2))
             if i < last or self.activate_last:
                 h = torch.relu(h) if self.activation == "relu" else torch.tanh(h)
@@ -152,11 +174,11 @@ class _Stacked(torch.autograd.Function):
     """y = W·a(… a(W·x + b) …) + b for K networks, and its gradients by hand."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, networks: Stacked, number: int, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, networks: Stacked, number: int, *flat: Tensor) -> Tensor:
         layers = networks.numpy()[:number]
         out, inputs = _run(x.numpy(), networks, layers)
         ctx.saved, ctx.networks, ctx.layers = inputs, networks, layers
-        ctx.versions = [parameter._version for parameter in networks._flat]
+        ctx.version = networks.flat._version
         ctx.out = out if networks.activate_last else None
         return torch.from_numpy(out)
 
@@ -165,13 +187,14 @@ class _Stacked(torch.autograd.Function):
         if torch.is_grad_enabled():  # torch's own decorator for this costs 8 µs
             raise RuntimeError("stacked networks are differentiable once")
         networks, layers, inputs = ctx.networks, ctx.layers, ctx.saved
-        flat, relu = networks._flat, networks.activation == "relu"
-        if ctx.versions != [parameter._version for parameter in flat]:
+        relu = networks.activation == "relu"
+        if ctx.version != networks.flat._version:
             raise RuntimeError("the weights were changed between forward and backward")
         wanted = len(ctx.needs_input_grad) > 3
-        own = [np.empty(p.shape, np.float32) for p in flat] if wanted else []
-        for array in own:
-            array[len(layers) :] = 0.0  # networks that were left out
+        if wanted:  # networks that were left out get 0
+            make = np.empty if len(layers) == networks.count else np.zeros
+            grad_flat = make(len(networks.flat), np.float32)
+            own = networks.split(grad_flat)
         grad_x: np.ndarray | None = None
         for k, gradient in enumerate(gradients.numpy()):
             if ctx.out is not None:
@@ -188,8 +211,8 @@ class _Stacked(torch.autograd.Function):
                 elif ctx.needs_input_grad[0]:
                     passed = np.dot(gradient, weight)
                     grad_x = passed if grad_x is None else grad_x + passed
-        result = [None if grad_x is None else torch.from_numpy(grad_x), None, None]
-        return (*result, *(torch.from_numpy(array) for array in own))
+        passed = None if grad_x is None else torch.from_numpy(grad_x)
+        return (passed, None, None, *((torch.from_numpy(grad_flat),) if wanted else ()))
 
 
 def _activate(h: np.ndarray, activation: str) -> None:

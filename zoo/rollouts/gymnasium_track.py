@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from einops import rearrange
 
 if TYPE_CHECKING:
     from zoo.policies.mlp import MLPPolicy
@@ -103,4 +102,4 @@ class Track:
 
 
 def _rows(array: np.ndarray, steps: int) -> np.ndarray:
-    return rearrange(array[:steps], "time env ... -> env time ...").copy()
+    return array[:steps].swapaxes(0, 1).copy()
