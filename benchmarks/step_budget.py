@@ -2,11 +2,12 @@
 
     python -m zoo.benchmarks.step_budget dqn
 
-trains on the settings of the comparisons with other libraries (``benchmarks/peers``), takes the CPU
-time of the parts as they run, each without the parts inside it, and prints a table in Markdown: calls
-and microseconds per environment step, the 10th percentile of the rounds, which other processes' load
-on the caches touches least (the median with ``--median``, on a quiet machine). Below stand the floors:
-the matrix products at the rate that this machine reaches on 256 × 256 × 256, and a bare environment.
+trains on the settings of the comparisons with other libraries (``benchmarks/peers``), takes the
+CPU time of the parts as they run, each without the parts inside it, and prints a table in Markdown:
+calls and microseconds per environment step, the 10th percentile of the rounds, which other
+processes' load on the caches touches least (the median with ``--median``, on a quiet machine).
+Below stand the floors: the matrix products at the rate that this machine reaches on
+256 × 256 × 256, and a bare environment.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def _flops(rounds: int, algorithm: Any) -> float:
         counted += 2 * a.shape[-1] * np.size(result)
         return result
 
-    np.dot = counting
+    np.dot = counting  # type: ignore[assignment]
     try:
         with FlopCounterMode(display=False) as torchs:
             for _ in range(rounds):

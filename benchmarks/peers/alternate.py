@@ -3,8 +3,8 @@
 A side is a command that takes the task as a JSON object and prints, as its last line, another one:
 ``seconds`` and ``cpu_s`` (user and system time of all threads) from before the environments are
 built until training has ended, without imports and with whatever is compiled; ``steps`` done; the
-final policy's mean ``return``, measured after the clock has stopped, so that the speed is seen to be
-learning's; ``peak_rss_gib`` and ``versions``.
+final policy's mean ``return``, measured after the clock has stopped, so that the speed is seen to
+be learning's; ``peak_rss_gib`` and ``versions``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TorchRL's side of a comparison, written as its tutorials and its own examples do.
 
-``PYTHON benchmarks/peers/torchrl_side.py TASK``, by an interpreter that has torchrl; nothing of this
-library is imported.
+``PYTHON benchmarks/peers/torchrl_side.py TASK``, by an interpreter that has torchrl; nothing of
+this library is imported.
 """
 
 from __future__ import annotations

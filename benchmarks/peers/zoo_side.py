@@ -1,4 +1,4 @@
-"""This library's side of a comparison: ``python -m zoo.benchmarks.peers.zoo_side TASK``."""
+"""Our own side of a comparison: ``python -m zoo.benchmarks.peers.zoo_side TASK``."""
 
 from __future__ import annotations
 

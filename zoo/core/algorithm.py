@@ -195,16 +195,12 @@ class Algorithm:
                 reward = plugin.scale(reward)  # type: ignore[attr-defined]
         return reward
 
-    def weighted(self, loss: Tensor, batch: TensorDict) -> Tensor:
-        """Return a loss [B, 1] times the importance weights of what was drawn by priority."""
-        return loss * batch["weight"] if _prioritised(batch) else loss
-
     def td_error(self, q: Tensor, target: Tensor, batch: TensorDict) -> Tensor | None:
         """Return |Q − y| [B], the critics' mean, for replay by priority; else None.
 
         ``q`` is [B, 1], or [K, B, 1] of several critics, ``target`` [B, 1].
         """
-        if not _prioritised(batch):
+        if batch.get("weight", None) is None:
             return None
         return (q.detach() - target).abs().view(-1, len(target)).mean(0)
 
@@ -231,9 +227,16 @@ class Algorithm:
         return out.log_prob.detach() if old is None else old
 
     def weighted(self, loss: Tensor, batch: TensorDict) -> Tensor:
-        """Return a policy loss [B, T] with the importance of steps that other weights took."""
-        weight = batch.get("importance", None)
-        return loss if weight is None else weight * loss
+        """Return a loss [B, T] times the importance of its steps, where the batch has any.
+
+        That of steps that other weights took (``importance``), or of transitions that were drawn by
+        priority (``weight``).
+        """
+        for name in ("importance", "weight"):
+            weight = batch.get(name, None)
+            if weight is not None:
+                return weight * loss
+        return loss
 
     def diagnostics(
         self,
@@ -306,7 +309,3 @@ class Algorithm:
     def close(self) -> None:
         """Release environments and worker processes."""
         self.trainer.close()
-
-
-def _prioritised(batch: TensorDict) -> bool:
-    return "weight" in batch.keys()  # noqa: SIM118  a TensorDict refuses to be asked itself

@@ -172,7 +172,7 @@ class Learner:
         if self._counted is None or self._counted[0] is not mask:  # replay's is always the same
             whole = denominators(mask, self.max_length).across_ranks()
             self._counted = mask, whole, weights(mask, self.knobs.reduction, whole)
-        _, whole, shares = self._counted
+        _, whole, weight = self._counted
         metrics: dict[str, Tensor | float] = {}
         if not whole.tokens:
             return metrics
@@ -189,8 +189,9 @@ class Learner:
                 if loss is None:
                     continue
                 groups, name = loss.groups, loss.name
-                share = shares if len(parts) == 1 else weights(loss.mask, reduction, whole)
-                self._backward(loss, part, update, whole, share, metrics)
+                if len(parts) > 1:
+                    weight = weights(loss.mask, reduction, whole)
+                self._backward(loss, part, update, whole, weight, metrics)
                 if loss.divergence is not None:
                     mean = aggregate(loss.divergence, loss.mask, "token-mean", whole)
                     moved, limit = moved + mean, loss.limit
@@ -221,7 +222,7 @@ class Learner:
         part: TensorDict,
         update: Update,
         whole: Denominators,
-        share: Tensor,
+        weight: Tensor,
         metrics: dict[str, Tensor | float],
     ) -> None:
         terms = dict(loss.terms)
@@ -240,7 +241,7 @@ class Learner:
         if not self._every_group.issubset(loss.groups):
             moved = [p for name in loss.groups for p in self._groups.get(name, [])]
             moved += self._plugin_parameters
-        objective.backward(share, inputs=moved)  # the derivative of aggregate(objective, …)
+        objective.backward(weight, inputs=moved)  # the derivative of aggregate(objective, …)
         if update.diagnose:
             with torch.no_grad():
                 for name, term in terms.items():

@@ -190,7 +190,7 @@ class GymnasiumRollout:
         """
         if self.group_size is not None:
             return self._collect_groups(policy, budget)
-        # nothing is learned before the warm-up's end, so it is not cut into an update's short rounds
+        # nothing is learned before the warm-up's end, so it isn't cut into an update's short rounds
         warming = -(-(getattr(policy, "warmup", 0) - policy.done) // self.num_envs)
         steps = max(self.steps, min(warming, _CHUNK))
         steps = steps if budget is None else min(steps, -(-budget // self.num_envs))
