@@ -169,6 +169,14 @@ def test_views_follow_updates_loading_copies_and_casts() -> None:
     assert np.shares_memory(again.numpy()[1][0][0], again.weights[0].detach().numpy())
 
 
+def test_states_with_a_parameter_per_layer_are_still_read() -> None:
+    stacked, again = (Stacked(2, [4, 8, 1], "tanh", orthogonal=False) for _ in range(2))
+    state = {f"net.weights.{i}": weight for i, weight in enumerate(stacked.weights)}
+    state |= {f"net.biases.{i}": bias for i, bias in enumerate(stacked.biases)}
+    nn.ModuleDict({"net": again}).load_state_dict(state)
+    assert torch.equal(again.flat, stacked.flat)
+
+
 def test_weights_that_change_before_the_backward_pass_are_noticed() -> None:
     stacked = Stacked(2, [4, 8, 1], "tanh", orthogonal=False)
     loss = stacked(torch.randn(6, 4)).sum()

@@ -23,6 +23,7 @@ __all__ = ["Stacked"]
 
 #: (weight [out, in], bias [out]) of each layer
 _Layers = list[tuple[np.ndarray, np.ndarray]]
+_LAYER = ("weights", "biases")
 _Array = TypeVar("_Array", Tensor, np.ndarray)
 
 
@@ -139,6 +140,13 @@ class Stacked(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Leave the views out: in a copy they would not be the parameters' memory."""
         return {**self.__dict__, "_views": [], "_address": 0}
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Take states of version 0.1's first runs too, where every layer had parameters."""
+        names = [f"{prefix}{k}.{i}" for i in range(len(self._ends) // 2) for k in _LAYER]
+        if names[0] in state:
+            state[f"{prefix}flat"] = torch.cat([state.pop(name).reshape(-1) for name in names])
+        super()._load_from_state_dict(state, prefix, *rest)
 
     def _plain(self, x: Tensor, frozen: bool, number: int) -> Tensor:
         h = x.expand(number, *x.shape)
