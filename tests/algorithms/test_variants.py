@@ -339,6 +339,14 @@ def test_dapo_is_clip_higher_token_mean_refill_and_filter() -> None:
     assert (knobs.clip_low, knobs.kl.coefficient) == (0.2, 0.0)
 
 
+@pytest.mark.parametrize(("name", "reduction"), [("grpo", "sequence-mean"), ("dapo", "token-mean")])
+def test_a_preset_leaves_the_reduction_to_the_algorithm(name: str, reduction: str) -> None:
+    knobs = compose([f"algo={name}", "env=gsm8k", "preset=qwen3-0.6b-full"]).knobs
+    assert (knobs.reduction, knobs.clip_high, knobs.micro_batch_size) == (reduction, 0.28, 2)
+    with pytest.raises(UserError, match="made for algo=grpo or dapo .* not for gspo"):
+        compose(["algo=gspo", "env=gsm8k", "preset=qwen3-0.6b-full"])
+
+
 def test_dapo_on_control_is_without_what_only_completions_have() -> None:
     knobs = compose(["algo=dapo", "env=CartPole-v1"]).knobs
     assert (knobs.overlong_filter, knobs.refill.rounds, knobs.clip_high) == (False, 0, 0.28)
