@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -97,11 +98,18 @@ def prepare(step: Step, folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def arguments(step: Step, job: Job, folder: Path) -> list[str]:
-    """Return the command, ``zoo`` left out, that starts the run or goes on with it."""
+def arguments(step: Step, jobs: Sequence[Job], out: Path) -> list[str]:
+    """Return the command, ``zoo`` left out, that starts a run or goes on with it.
+
+    Several jobs are seeds of one setting, trained at once in folders side by side.
+    """
+    folder, overrides, several = out / jobs[0].folder, list(jobs[0].overrides), []
+    if len(jobs) > 1:
+        folder, several = folder.parent, as_overrides({"seeds": [job.seed for job in jobs]})
+        overrides = [text for text in overrides if text.partition("=")[0] != "seed"]
     if step is Step.RESUME:
-        return ["train", "--resume", str(folder)]
-    return ["train", *job.overrides, *as_overrides({"run_dir": str(folder)})]
+        return ["train", "--resume", str(folder), *several]
+    return ["train", *overrides, *several, *as_overrides({"run_dir": str(folder)})]
 
 
 def outcome(folder: Path, log: Path, ended: Ended, stopped: bool) -> tuple[str, str | None]:

@@ -81,9 +81,10 @@ class Run:
     settings : mapping
         Dotted key → plain value; empty where the source does not say.
     facts : mapping
-        Those known of: ``env_steps``, ``updates``, ``tokens``, ``wall_s``, ``peak_rss_gib``,
-        ``dataset``, ``model``, ``budget`` (in ``unit``), ``evaluation`` (the last one's figures, as
-        in summary.json), ``versions``, ``hardware``, ``revision``, ``time``.
+        Those known of: ``env_steps``, ``updates``, ``tokens``, ``wall_s``, ``seeds_together`` (how
+        many were trained at once, where it was more than one), ``peak_rss_gib``, ``dataset``,
+        ``model``, ``budget`` (in ``unit``), ``evaluation`` (the last one's figures, as in
+        summary.json), ``versions``, ``hardware``, ``revision``, ``time``.
     named : bool
         Whether the label was chosen by a person: it then stands as it is.
     """

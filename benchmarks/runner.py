@@ -105,7 +105,7 @@ class Runner:
         self.executor, self.slots, self.threads = executor, slots, threads
         self.timeout_s, self.view = timeout_s, view
         self.queue = deque(job for job in jobs if steps[job.folder] is not Step.SKIP)
-        self.running: dict[str, tuple[Job, float]] = {}  # and when each began
+        self.running: dict[str, tuple[list[Job], float]] = {}  # and when each began
         self.interrupts = self._heeded = 0
 
     def run(self) -> None:
@@ -121,7 +121,7 @@ class Runner:
             try:
                 while self.running or (self.queue and not self.interrupts):
                     while self.queue and len(self.running) < self.slots and not self.interrupts:
-                        self._start(self.queue.popleft())
+                        self._start(self._next())
                     self._wait()
             except BaseException:
                 self.interrupts = max(self.interrupts, 1)
@@ -130,15 +130,30 @@ class Runner:
                         self._wait()
                 raise
 
-    def _start(self, job: Job) -> None:
-        step, folder = self.steps[job.folder], self.out / job.folder
-        record, began = self.manifest.records[job.folder], time.monotonic()
-        record.status, record.started, record.ended, record.error = "running", now(), None, None
-        record.attempts, record.log = record.attempts + 1, f"{job.folder}.log"
+    def _next(self) -> list[Job]:
+        """Take a run from the queue, and with it those that are trained at once with it."""
+        first = self.queue.popleft()
+
+        def kind(job: Job) -> tuple[bool, str, str, bool]:
+            return job.together, job.label, job.env, self.steps[job.folder] is Step.RESUME
+
+        others = [j for j in self.queue if first.together and kind(j) == kind(first)]
+        for job in others:
+            self.queue.remove(job)
+        return [first, *others]
+
+    def _start(self, jobs: list[Job]) -> None:
+        job, began = jobs[0], time.monotonic()
+        for each in jobs:
+            record = self.manifest.records[each.folder]
+            record.status, record.started, record.ended, record.error = "running", now(), None, None
+            record.attempts, record.log = record.attempts + 1, f"{job.folder}.log"
         self.manifest.write()  # so that there is nothing on the disk that it does not know of
-        command = life.arguments(step, job, folder)
+        record = self.manifest.records[job.folder]
+        command = life.arguments(self.steps[job.folder], jobs, self.out)
         try:
-            life.prepare(step, folder)
+            for each in jobs:
+                life.prepare(self.steps[each.folder], self.out / each.folder)
             launch = Launch(
                 arguments=tuple(command),
                 log=self._log(job.folder),
@@ -149,10 +164,12 @@ class Runner:
             )
             self.executor.start(job.folder, launch)
         except OSError as error:
-            self._settle(job, began, "failed", f"could not be started: {error}")
+            for each in jobs:
+                self._settle(each, began, "failed", f"could not be started: {error}")
         else:
-            self.running[job.folder] = job, began
-            self.view.changed(job)
+            self.running[job.folder] = jobs, began
+            for each in jobs:
+                self.view.changed(each)
 
     def _wait(self) -> None:
         """Hear of interrupts and of runs that ended, and show how far the others are."""
@@ -165,13 +182,14 @@ class Runner:
             self._heeded = 2
             self.executor.kill()
         for name, ended in self.executor.ended():
-            job, began = self.running.pop(name)
-            try:
-                folder, stopped = self.out / name, self.interrupts > 0
-                status, error = life.outcome(folder, self._log(name), ended, stopped)
-            except UserError as damaged:
-                status, error = "failed", str(damaged)
-            self._settle(job, began, status, error)
+            jobs, began = self.running.pop(name)
+            for job in jobs:
+                try:
+                    folder, stopped = self.out / job.folder, self.interrupts > 0
+                    status, error = life.outcome(folder, self._log(name), ended, stopped)
+                except UserError as damaged:
+                    status, error = "failed", str(damaged)
+                self._settle(job, began, status, error)
         self.view.tick()
         time.sleep(_POLL_S)
 

@@ -39,11 +39,13 @@ def hardware(run: Run) -> str | None:
 
 
 def timed_alike(runs: list[Run]) -> bool:
-    """Return whether times of these runs can be compared: one kind of clock, one machine."""
+    """Return whether times of these runs can be compared: one kind of clock, one machine.
+
+    Runs of several seeds trained at once take the time of all of them.
+    """
     kinds = {run.kind for run in runs}
-    return len({hardware(run) for run in runs}) == 1 and not (
-        "zoo" in kinds and kinds & _RUNNING_CLOCKS
-    )
+    machines = {(hardware(run), run.facts.get("seeds_together", 1)) for run in runs}
+    return len(machines) == 1 and not ("zoo" in kinds and kinds & _RUNNING_CLOCKS)
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

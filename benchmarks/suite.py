@@ -9,8 +9,9 @@
       - {name: ppo-wide, algo: ppo, env: CartPole-v1, overrides: ["model.hidden_sizes=[256,256]"]}
 
 ``name`` is the label a run has in tables and reports, by default its algorithm; ``model`` is as in
-``zoo train``, and so are the overrides; a row that is dear may name fewer ``seeds`` of its own. A
-suite is data: an algorithm that joins adds a row.
+``zoo train``, and so are the overrides; a row that is dear may name fewer ``seeds`` of its own, and
+``together: true`` trains a row's seeds at once in one process. A suite is data: an algorithm that
+joins adds a row.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ _ROW = {
     "name": str,
     "model": str,
     "seeds": _SEEDS,
+    "together": bool,
     "overrides": list,
 }
 _SUITE = {"about": str, "seeds": _SEEDS, "runs": list}
@@ -69,6 +71,8 @@ class Job:
         What ``zoo train`` is given, all but ``run_dir``.
     config : Config
         The settings that these make.
+    together : bool
+        Whether it is trained in one process with the other seeds.
     """
 
     label: str
@@ -76,6 +80,7 @@ class Job:
     seed: int
     overrides: tuple[str, ...]
     config: Config
+    together: bool = False
 
     @property
     def folder(self) -> str:
@@ -234,7 +239,7 @@ def _check(tree: Any, types: Mapping[str, Any], needed: Iterable[str], where: st
         if key not in types:
             hint = nearest(str(key), types)
             raise UserError(f"{where}: no key '{key}', there is {', '.join(types)}.{hint}")
-        if not isinstance(value, types[key]) or isinstance(value, bool):
+        if not isinstance(value, types[key]) or isinstance(value, bool) != (types[key] is bool):
             raise UserError(f"{where}: {key} takes {_kind(types[key])} (got {value!r}).")
     for key in needed:
         if key not in tree:
@@ -242,7 +247,7 @@ def _check(tree: Any, types: Mapping[str, Any], needed: Iterable[str], where: st
 
 
 def _kind(types: Any) -> str:
-    words = {str: "a text", list: "a list", int: "a whole number"}
+    words = {str: "a text", list: "a list", int: "a whole number", bool: "true or false"}
     return " or ".join(words[t] for t in (types if isinstance(types, tuple) else (types,)))
 
 
@@ -275,7 +280,8 @@ def _job(row: Mapping[str, Any], env: str, seed: int, overrides: list[str]) -> J
     chosen["model"] = config["model.name"]
     chosen |= {"preset": config["preset"]} if config["preset"] else {}
     written = (*as_overrides(chosen), *overrides)
-    return Job(row.get("name", row["algo"]), env, seed, written, config)
+    together = row.get("together", False)
+    return Job(row.get("name", row["algo"]), env, seed, written, config, together)
 
 
 def _with_seed(job: Job, seed: int) -> Job:

@@ -59,7 +59,29 @@ def unknown_seeds(runs: Sequence[Run]) -> list[Note]:
 
 
 def different_clocks(runs: Sequence[Run]) -> list[Note]:
-    """Say where runs are timed in two ways: ours stop the clock while they evaluate."""
+    """Say where runs are timed in two ways: by a clock of several, or one that does not stop."""
+    return [*_shared_clocks(runs), *_running_clocks(runs)]
+
+
+def _shared_clocks(runs: Sequence[Run]) -> list[Note]:
+    """Say of which groups the seeds were trained at once, and what their times are then."""
+    groups: dict[tuple[str, str], set[int]] = {}
+    for run in runs:
+        number = run.facts.get("seeds_together")
+        if number:
+            groups.setdefault((run.label, run.env), set()).add(int(number))
+    return [
+        Note(
+            f"{label} on {env} trained {' or '.join(map(str, sorted(numbers)))} seeds at once in"
+            " one process: the seconds of each run are those of all of them, to be counted once and"
+            " not added up, and its speed is its own steps by those."
+        )
+        for (label, env), numbers in groups.items()
+    ]
+
+
+def _running_clocks(runs: Sequence[Run]) -> list[Note]:
+    """Say where other runs' clocks go on while they evaluate; those of ours stop."""
     timed = {r.kind for r in runs for curve in r.curves.values() if curve.wall_s is not None}
     others = [_CLOCKS[kind] for kind in _CLOCKS if kind in timed]
     if "zoo" not in timed or not others:

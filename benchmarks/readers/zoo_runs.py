@@ -28,7 +28,10 @@ SERIES = {
 #: where a text run is not graded at all, its reward is what there is
 _UNGRADED = {"training": ("reward/mean",)}
 _UNITS = {"env_steps": "environment steps", "updates": "updates"}
-_FACTS = ("env_steps", "updates", "tokens", "wall_s", "peak_rss_gib", "dataset", "model")
+_FACTS = (
+    *("env_steps", "updates", "tokens", "wall_s", "seeds_together"),
+    *("peak_rss_gib", "dataset", "model"),
+)
 
 
 def is_run(names: Iterable[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -141,16 +142,29 @@ def test_what_was_never_saved_makes_room(folder):
     assert not folder.exists()
 
 
-def test_a_resumed_run_keeps_its_folder_and_gives_no_settings(job, folder):
+def test_a_resumed_run_keeps_its_folder_and_gives_no_settings(job, tmp_path):
+    folder = tmp_path / job.folder
     folder.mkdir(parents=True)
     life.prepare(Step.RESUME, folder)
     assert folder.is_dir()
-    assert life.arguments(Step.RESUME, job, folder) == ["train", "--resume", str(folder)]
+    assert life.arguments(Step.RESUME, [job], tmp_path) == ["train", "--resume", str(folder)]
 
 
 def test_a_new_runs_folder_may_hold_what_overrides_quote(job):
-    command = life.arguments(Step.START, job, Path("my runs/größe=1/seed-0"))
-    assert command == ["train", *job.overrides, "run_dir='my runs/größe=1/seed-0'"]
+    command = life.arguments(Step.START, [job], Path("my runs/größe=1"))
+    assert command == ["train", *job.overrides, f"run_dir='my runs/größe=1/{job.folder}'"]
+
+
+def test_seeds_that_are_trained_at_once_are_one_command(job):
+    jobs = [job, replace(job, seed=4)]
+    others = [text for text in job.overrides if text != "seed=0"]
+    assert len(others) == len(job.overrides) - 1
+    parent = str(Path("out", job.folder).parent)
+    assert life.arguments(Step.START, jobs, Path("out")) == [
+        *("train", *others, "seeds=[0,4]", f"run_dir={parent}")
+    ]
+    command = life.arguments(Step.RESUME, jobs, Path("out"))
+    assert command == ["train", "--resume", parent, "seeds=[0,4]"]
 
 
 @pytest.mark.parametrize(

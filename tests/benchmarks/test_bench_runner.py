@@ -120,6 +120,35 @@ def test_a_run_that_can_not_be_started_has_failed(bench):
     assert "could not be started" in manifest["runs"][0]["error"]
 
 
+def test_seeds_of_a_row_that_says_together_share_a_process(bench, tmp_path):
+    jobs = load(tmp_path, {**ROW, "together": True}, seeds=3).jobs
+    write_run(bench.out / jobs[1].folder, jobs[1], "interrupted", saved=True)
+
+    def play(name, launch):
+        for job in jobs if "run_dir=" in launch.arguments[-1] else jobs[1:2]:
+            if not (bench.out / job.folder).exists() or job is jobs[1]:
+                write_run(bench.out / job.folder, job, "finished", saved=True)
+        return Ended(0)
+
+    executor = bench(play, jobs=jobs)
+    assert executor.order == [jobs[0].folder, jobs[1].folder]  # what goes on starts apart
+    assert "seeds=[0,2]" in executor.launches[jobs[0].folder].arguments
+    assert statuses(bench.out) == ["finished"] * 3
+    log = [run["log"] for run in json.loads((bench.out / "manifest.json").read_text())["runs"]]
+    assert log == [f"{jobs[0].folder}.log", f"{jobs[1].folder}.log", f"{jobs[0].folder}.log"]
+
+
+def test_a_process_of_several_seeds_that_dies_has_failed_for_each(bench, tmp_path):
+    jobs = load(tmp_path, {**ROW, "together": True}, seeds=2).jobs
+
+    def play(name, launch):
+        launch.log.write_text("error: no\n")
+        return Ended(2)
+
+    assert bench(play, jobs=jobs).order == [jobs[0].folder]
+    assert statuses(bench.out)[:2] == ["failed", "failed"]
+
+
 def test_the_first_interrupt_lets_runs_save_and_starts_no_more(bench):
     told = []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_runs import evaluations, monitor, only, texts, zoo_run
+from made_runs import ROWS, evaluations, monitor, only, texts, zoo_run
 
 from zoo.benchmarks.readers import read
 from zoo.benchmarks.readers.arguments import natural, parse
@@ -280,6 +280,13 @@ def test_clocks_that_count_other_things_are_noted(tmp_path):
     monitor(theirs / "monitor.csv", [(1, 10, 0.1)])
     assert "Stable-Baselines3's files go on while" in texts(read([str(ours), str(theirs)]))
     assert read([str(ours)]).notes == read([str(theirs)]).notes == ()
+
+
+def test_seconds_of_seeds_that_were_trained_at_once_are_said_to_be_shared(tmp_path):
+    rows = [{**row, "seeds_together": 10} for row in ROWS]
+    found = read([str(zoo_run(tmp_path / "one", rows=rows))])
+    assert "trained 10 seeds at once" in texts(found)
+    assert found.runs[0].facts["seeds_together"] == 10
 
 
 def test_one_run_is_read_by_the_name_of_its_file(tmp_path):

@@ -84,6 +84,8 @@ def test_speeds_are_compared_on_one_machine_and_one_clock_only():
     assert text.startswith("a takes 2.00 times the steps/s of b") and ": 3 against 1.50 (" in text
     other = [group("b", range(3), facts={**slow, "hardware": {"cpus": 64}})]
     assert speeds(task_of(runs[0], *other), "b") == []
+    at_once = [group("b", range(3), facts={**slow, "seeds_together": 3})]
+    assert speeds(task_of(runs[0], *at_once), "b") == []
     theirs = [group("b", range(3), facts=slow, kind="sb3")]
     assert speeds(task_of(runs[0], *theirs), "b") == []
 

@@ -352,7 +352,7 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
         GymnasiumRollout(Counter, num_envs=6, group_size=4)
     with pytest.raises(UserError, match="num_envs ≥ 1"):
         GymnasiumRollout(Counter, num_envs=0)
-    with pytest.raises(UserError, match="sync or async"):
+    with pytest.raises(UserError, match="sync, async, native or envpool"):
         GymnasiumRollout(Counter, vector="thread")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="autoreset"):
         GymnasiumRollout(Counter, autoreset="never")

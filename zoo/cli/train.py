@@ -4,6 +4,7 @@
     zoo train algo=grpo env=gsm8k                         a language model, on what the machine has
     zoo train algo=grpo env=gsm8k env.path=data/gsm8k model=Qwen/Qwen3-0.6B updates=200
     zoo train algo=ppo env=Pendulum-v1 seed=3 algo.lr=3e-4 total_steps=200_000
+    zoo train algo=ppo env=CartPole-v1 seeds=0..9         ten seeds at once, in one process
     zoo train --resume runs/ppo-CartPole-v1-20260131-120000
 
 What stands on either side of `=` is Hydra's: group=choice for algo, env, model, rollout, logger and
@@ -26,15 +27,17 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from zoo.cli import seeds
 from zoo.errors import UserError
 
 if TYPE_CHECKING:
     from zoo.core.config import Config
+    from zoo.core.many_seeds import ManySeeds
     from zoo.core.recorder import Recorder
     from zoo.core.run_folder import RunFolder
     from zoo.core.trainer import Trainer
 
-__all__ = ["add_arguments", "evaluation_line", "run"]
+__all__ = ["add_arguments", "evaluation_line", "interrupts", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,23 +54,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train, and say where the results are."""
     if arguments.resume:
-        if arguments.overrides:
-            raise UserError(
-                "--resume goes on exactly as the run was started: leave out"
-                f" '{arguments.overrides[0]}', or start a new run."
-            )
-        from zoo.core.run_folder import RunFolder
-
-        folder = RunFolder.open(arguments.resume)
-        return _show(folder.config) if arguments.show_config else _train(_resumed(folder))
+        return _resume(arguments)
     from zoo.core.config import compose
 
-    config = compose(arguments.overrides)
+    several, overrides = seeds.asked(arguments.overrides)
+    config = compose(overrides)
     if arguments.show_config:
         return _show(config)
     for note in config.notes:
         print(note, flush=True)
+    if several is not None:
+        return seeds.train(*seeds.started(config, several))
     return _train(_started(config))
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    path, overrides, only = arguments.resume, arguments.overrides, None
+    several = seeds.holds_seeds(path) and not arguments.show_config
+    if several:
+        only, overrides = seeds.asked(overrides)
+    if overrides:
+        raise UserError(
+            "--resume goes on exactly as the run was started: leave out"
+            f" '{overrides[0]}', or start a new run."
+        )
+    if several:
+        many, parent = seeds.resumed(path, only)
+        if many is not None:
+            return seeds.train(many, parent)
+        print(f"these runs are finished; results: {parent}")
+        return 0
+    from zoo.core.run_folder import RunFolder
+
+    folder = RunFolder.open(path)
+    return _show(folder.config) if arguments.show_config else _train(_resumed(folder))
 
 
 def _show(config: Config) -> int:
@@ -125,7 +145,7 @@ def _train(trainer: Trainer) -> int:
         return 0
     go_on = f"go on with: zoo train --resume {shlex.quote(str(folder.path))}"
     try:
-        with _interrupts(trainer):
+        with interrupts(trainer):
             summary = trainer.run()
     except KeyboardInterrupt:
         if (folder.checkpoints / "last.pt").exists():
@@ -160,7 +180,7 @@ def _unit(trainer: Trainer) -> str:
 
 
 @contextmanager
-def _interrupts(trainer: Trainer) -> Iterator[None]:
+def interrupts(trainer: Trainer | ManySeeds) -> Iterator[None]:
     """Let the first Ctrl-C (or SIGTERM) end the run in order, and the second one at once."""
 
     def handle(number: int, frame: FrameType | None) -> None:

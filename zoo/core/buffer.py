@@ -63,10 +63,19 @@ class RolloutBuffer:
             if size >= rows:
                 yield batch
                 continue
-            order = torch.randperm(rows, generator=self.generator).to(batch.device or "cpu")
-            shuffled = batch[order]
+            shuffled = batch[self.order(rows).to(batch.device or "cpu")]
             for start in range(0, rows, size):
                 yield shuffled[start : start + size]
+
+    def order(self, rows: int) -> torch.Tensor:
+        """Draw the order of an epoch's rows, [rows] int64."""
+        return torch.randperm(rows, generator=self.generator)
+
+    def drain(self) -> TensorDict:
+        """Return the rollout and forget it: whoever takes it learns from it."""
+        batch, self._batch = self._batch, None
+        assert batch is not None  # extend came before
+        return batch
 
     def feedback(self, index: torch.Tensor, td_error: torch.Tensor) -> None:
         """Do nothing: fresh data carry no priorities."""

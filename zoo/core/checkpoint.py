@@ -38,7 +38,7 @@ def save(state: dict[str, Any], path: Path | str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
-            torch.save(state, file)
+            torch.save(_alone(state), file)
     except (OSError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "write" not in str(error).lower():
             raise
@@ -61,6 +61,17 @@ def _nbytes(state: Any) -> int:
     if isinstance(state, torch.Tensor):
         return state.nbytes
     return sum(map(_nbytes, state.values())) if isinstance(state, dict) else 0
+
+
+def _alone(value: Any) -> Any:
+    """Copy tensors that are parts of larger ones, all of which would be written."""
+    if isinstance(value, dict):
+        return {key: _alone(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_alone(inner) for inner in value)
+    if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() > value.nbytes:
+        return value.clone()
+    return value
 
 
 def load(path: Path | str, device: str | torch.device = "cpu") -> dict[str, Any]:

@@ -146,8 +146,12 @@ class Learner:
         for name in dict.fromkeys(name for result in results for name in result):
             values = [float(result[name]) for result in results if name in result]
             metrics[name] = sum(values) / len(values)
+        return {**metrics, **self.counts()}
+
+    def counts(self) -> dict[str, float]:
+        """Return how many steps were taken, skipped and held back so far."""
         counts = {"steps": self.steps, "skipped": self.skipped, "halts": self.halts}
-        return {**metrics, **{f"update/{name}": float(n) for name, n in counts.items()}}
+        return {f"update/{name}": float(n) for name, n in counts.items()}
 
     def update(
         self,
@@ -165,9 +169,7 @@ class Learner:
         self.updates += 1
         self._halted = False
         self._feedback.clear()
-        factor = schedule(self.knobs.lr_schedule, progress, self.knobs.warmup, share=share)
-        for group, lr in zip(self.optimizer.param_groups, self._base_lr, strict=True):
-            group["lr"] = lr * factor
+        self.set_lr(progress, share)
         mask = minibatch["mask"]
         if self._counted is None or self._counted[0] is not mask:  # replay's is always the same
             whole = denominators(mask, self.max_length).across_ranks()
@@ -208,6 +210,12 @@ class Learner:
             target.follow(self.updates)
         metrics["lr"] = self.optimizer.param_groups[0]["lr"]
         return metrics
+
+    def set_lr(self, progress: float, share: float) -> None:
+        """Set every group's step size for a round, by the schedule."""
+        factor = schedule(self.knobs.lr_schedule, progress, self.knobs.warmup, share=share)
+        for group, lr in zip(self.optimizer.param_groups, self._base_lr, strict=True):
+            group["lr"] = lr * factor
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which every forward of this run is computed."""

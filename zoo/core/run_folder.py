@@ -35,7 +35,7 @@ from zoo.core.config import Config
 from zoo.core.recorder import Recorder
 from zoo.errors import UserError
 
-__all__ = ["RunFolder", "finite", "made_with", "open_recorder"]
+__all__ = ["RunFolder", "finite", "fresh_name", "made_with", "open_recorder"]
 
 _PACKAGES = ("torch", "tensordict", "numpy", "gymnasium", "transformers", "reasoning-gym", "vllm")
 _LOCK_TRIES = 10
@@ -77,7 +77,7 @@ class RunFolder:
             Where it already holds something, or can't be made.
         """
         named = config["run_dir"]
-        path = Path(named).expanduser() if named else _fresh_name(config)
+        path = Path(named).expanduser() if named else fresh_name(config)
         try:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
@@ -241,7 +241,8 @@ def open_recorder(config: Config, folder: RunFolder | None = None, done: int = 0
     return Recorder(folder, make_loggers(config, folder.path, done), config.tree.get("log_every"))
 
 
-def _fresh_name(config: Config) -> Path:
+def fresh_name(config: Config) -> Path:
+    """Return ``runs/<algo>-<env>-<time>``, numbered where that is taken."""
     name = "-".join(short_name(str(config[key])) for key in ("algo.name", "env.name"))
     stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, count = stem, 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
-from zoo.core import checkpoint
+from tensordict import TensorDict
+
+from zoo.core import checkpoint, loop
 from zoo.core.algorithm import Algorithm
 from zoo.core.batch import check, live_steps
 from zoo.core.learner import Learner
@@ -36,6 +38,7 @@ class Trainer:
         self.recorder = recorder or Recorder()
         world = WORLDS[rollout.world]
         self.unit, self.score, self.counted = world.unit, world.score, world.counted
+        self.speed = f"speed/{self.counted.removeprefix('env_')}_per_s"
         self.total = int(config[world.budget] or 0)
         self.counters: dict[str, Any] = {"env_steps": 0, "updates": 0, "tokens": 0, "wall_s": 0.0}
         self.interrupted = self.incomplete = False
@@ -51,74 +54,58 @@ class Trainer:
 
     def run(self) -> dict[str, Any]:
         """Train until the budget is spent; return the summary."""
-        evaluation, every = self.config["eval"], self.config["checkpoint"]["every_s"]
-        saved, self.interrupted = time.monotonic(), False
-        self.recorder.begin(self.done, self.total)
-        if self.incomplete:
-            self.recorder.notice(checkpoint.INCOMPLETE)
-            self.incomplete = False
-        try:
-            if evaluation["at_start"] and self.recorder.evaluations["first"] is None:
-                self.recorder.log(self.counters, self._evaluate())
-            while self.done < self.total and not self.interrupted:
-                self.round()
-                if self.recorder.folder and every is not None and time.monotonic() - saved >= every:
-                    self.save()
-                    saved = time.monotonic()
-            ended = self.done >= self.total
-            if evaluation["at_end"] and ended and not self.recorder.measured(self.counters):
-                self.recorder.log(self.counters, self._evaluate())
-            if self.recorder.folder:
-                self.save()
-        except BaseException as error:
-            self.recorder.failed(error, self.counters)
-            raise
-        return self.recorder.summarise("finished" if ended else "interrupted", self.counters)
+        return loop.run([self], self.round)[0]
 
     def round(self) -> dict[str, float]:
         """Collect one rollout, learn from it, and log what happened."""
-        start = time.perf_counter()
-        policy, before = self.algorithm.policy, self.done
+        start, before, policy = perf_counter(), self.done, self.algorithm.policy
         policy.done, policy.total = before, self.total
         with self.learner.autocast():
             batch = check(self.rollout.collect(policy, budget=self.total - before))
-            collected, steps, report = time.perf_counter(), live_steps(batch), self.rollout.report()
-            metrics = dict(report.metrics)
-            for plugin in self.plugins:
-                metrics.update(plugin.on_rollout(batch, policy))
-            batch = self.algorithm.prepare(batch)
-        self.buffer.extend(batch)
+            collected, steps = perf_counter(), live_steps(batch)
+            metrics = self.take(batch)
         total, spent = max(self.total, 1), steps if self.unit == self.counted else 1
-        metrics.update(self.learner.learn(self.buffer, before / total, spent / total))
+        metrics |= self.learner.learn(self.buffer, before / total, spent / total)
+        return self.finish(metrics, steps, collected - start, perf_counter() - collected)
+
+    def take(self, batch: TensorDict) -> dict[str, float]:
+        """Show a rollout to plugins and algorithm, fill the buffer, and return its figures."""
+        metrics = dict(self.rollout.report().metrics)
+        for plugin in self.plugins:
+            metrics.update(plugin.on_rollout(batch, self.algorithm.policy))
+        self.buffer.extend(self.algorithm.prepare(batch))
+        return metrics
+
+    def finish(
+        self, metrics: dict[str, float], steps: int, collect_s: float, learn_s: float
+    ) -> dict[str, float]:
+        """Count a round, evaluate where that is due, and log; return all figures."""
+        before, spent, report = self.done, collect_s + learn_s, self.rollout.report()
         said = [plugin.after_update(metrics) for plugin in self.plugins]
         report.notices.extend(sentence for sentence in said if sentence)
-        policy.version = self.learner.steps
-        learned = time.perf_counter()
-        for counter, amount in (("updates", 1), (self.counted, steps), ("wall_s", learned - start)):
+        self.algorithm.policy.version = self.learner.steps
+        for counter, amount in (("updates", 1), (self.counted, steps), ("wall_s", spent)):
             self.counters[counter] += amount
-        metrics |= {"time/collect": collected - start, "time/learn": learned - collected}
-        metrics[f"speed/{self.counted.removeprefix('env_')}_per_s"] = steps / (learned - start)
+        metrics |= {"time/collect": collect_s, "time/learn": learn_s, self.speed: steps / spent}
         every, ended = self.config["eval"]["every"] or self.total, self.done >= self.total
         if self.config["eval"]["at_end"] if ended else before // every < self.done // every:
-            metrics |= self._evaluate()
+            metrics |= self.measure()
         self.recorder.log(self.counters, metrics, report, self.rollout.record_file)
         return metrics
 
     def evaluate(self, **options: Any) -> dict[str, float]:
         """Measure the policy with the options configured for this point of the run, or others."""
-        settings = self.config["eval"]
-        final = settings.get("final", {}) if self.done >= self.total else {}
-        configured = {**settings.get("options", {}), **final}
+        settings, ended = self.config["eval"], self.done >= self.total
+        configured = settings.get("options", {}) | (settings.get("final", {}) if ended else {})
         return self.rollout.evaluate(self.algorithm.policy, **{**configured, **options})
 
-    def _evaluate(self) -> dict[str, float]:
-        """Measure, and keep the weights that measured best."""
-        start, result = time.perf_counter(), self.evaluate()
+    def measure(self) -> dict[str, float]:
+        """Evaluate, keep the weights that measured best, and return the figures."""
+        start, result = perf_counter(), self.evaluate()
         if self.recorder.keep(result, self.counters, self.score) and self.recorder.folder:
             best = self.recorder.folder.checkpoints / "best.pt"
             checkpoint.save(checkpoint.lightened(self.state_dict()), best)
-        figures = {f"eval/{k}": v for k, v in result.items()}
-        return {**figures, "time/eval": time.perf_counter() - start}
+        return {f"eval/{k}": v for k, v in result.items()} | {"time/eval": perf_counter() - start}
 
     def save(self, path: Path | str | None = None) -> None:
         """Write a checkpoint, by default the run folder's last one."""

@@ -125,7 +125,7 @@ class GaussianActor:
     network : Network
         Writes the means.
     log_std : ndarray
-        [dim], natural log of the deviation.
+        [dim], or [N, dim] for environments of several policies: natural log of the deviation.
     shape : tuple of int
         T, N and the shape of one action.
     rng : numpy.random.Generator or None
@@ -143,7 +143,7 @@ class GaussianActor:
     ) -> None:
         self._network, self._log_std = network, log_std.copy()
         self._std = np.exp(self._log_std)
-        self._mean = np.zeros((*shape[:2], len(log_std)), np.float32)
+        self._mean = np.zeros((*shape[:2], log_std.shape[-1]), np.float32)
         self.action = np.zeros(shape, np.float32)
         self._flat = self.action.reshape(self._mean.shape)
         self._noise: np.ndarray | None = None

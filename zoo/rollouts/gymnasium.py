@@ -22,18 +22,22 @@ from zoo.core.schema import in_range
 from zoo.errors import UserError
 from zoo.policies.spaces import ObservationEncoder, require_supported
 from zoo.rollouts import gymnasium_evaluation as evaluation
+from zoo.rollouts.env_pool import EnvPoolEnvs
 from zoo.rollouts.gymnasium_envs import (
     EnvFactory,
     Envs,
     EpisodeSeeds,
     LocalEnvs,
+    ParkedEnvs,
     RolloutError,
     VectorEnvs,
 )
 from zoo.rollouts.gymnasium_track import Track
+from zoo.rollouts.native import NativeEnvs
 
 if TYPE_CHECKING:
     from zoo.policies.mlp import MLPPolicy
+    from zoo.rollouts.side_by_side import SideBySide
 
 __all__ = ["GymnasiumKnobs", "GymnasiumRollout", "RolloutError"]
 
@@ -50,8 +54,10 @@ class GymnasiumKnobs:
     num_envs: int = 8
     #: steps per environment and round; without effect for groups, which are whole episodes
     steps: int = 128
-    #: sync, or async: a process per environment, worth it from about 1 ms per step
-    vector: Literal["sync", "async"] = "sync"
+    #: sync; async: a process per environment, worth it from about 1 ms per step; native: the
+    #: environment's own code for all copies at once (CartPole), worth it from 8 of them; envpool:
+    #: EnvPool's environments in C++, whose episodes resume can't follow
+    vector: Literal["sync", "async", "native", "envpool"] = "sync"
     #: run Gymnasium's vector environment in that mode; None is fastest, the data are the same
     autoreset: Literal["next_step", "same_step", "disabled"] | None = None
 
@@ -74,8 +80,9 @@ class GymnasiumRollout:
     group_size : int, optional
         G: gather whole episodes instead, N of them in N/G groups; a group's episodes begin from one
         seeded reset (and so share the environment's own random numbers as well).
-    vector : "sync" or "async"
-        One loop in this process, or a process per environment (worth it from about 1 ms per step).
+    vector : "sync", "async", "native" or "envpool"
+        One loop in this process, a process per environment (worth it from about 1 ms per step),
+        Gymnasium's own code for all copies at once, where an environment has it, or EnvPool.
     autoreset : str, optional
         ``next_step``, ``same_step`` or ``disabled`` runs Gymnasium's vector environment in that
         mode. The data are the same under all of them; None takes the fastest.
@@ -105,7 +112,7 @@ class GymnasiumRollout:
         num_envs: int = 8,
         steps: int = 128,
         group_size: int | None = None,
-        vector: Literal["sync", "async"] = "sync",
+        vector: Literal["sync", "async", "native", "envpool"] = "sync",
         autoreset: str | None = None,
         seed: int = 0,
     ) -> None:
@@ -120,6 +127,7 @@ class GymnasiumRollout:
             )
         self.num_envs, self.steps, self.group_size, self.seed = num_envs, steps, group_size, seed
         self.make: EnvFactory = _from_id(env) if isinstance(env, str) else env
+        self.episode_seeds = EpisodeSeeds(seed, _EPISODES)
         self.envs = self._make_envs(vector, autoreset)
         self.observation_space = self.envs.observation_space
         self.action_space = self.envs.action_space
@@ -141,16 +149,26 @@ class GymnasiumRollout:
         self._length = np.zeros(num_envs, np.int64)
         self._history: list[list[np.ndarray]] = [[] for _ in range(num_envs)]
         self._report = Report()
+        #: what steps these environments, where those of several seeds are stepped as one
+        self.together: SideBySide | None = None
 
     def _make_envs(self, vector: str, autoreset: str | None) -> Envs:
-        if vector not in ("sync", "async"):
-            raise UserError(f"rollout.vector must be sync or async (got {vector!r}).")
+        if vector not in ("sync", "async", "native", "envpool"):
+            raise UserError(
+                f"rollout.vector must be sync, async, native or envpool (got {vector!r})."
+            )
         modes = {m.name.lower(): m for m in AutoresetMode}
         if autoreset is not None and autoreset not in modes:
             raise UserError(
                 f"rollout.autoreset must be one of {sorted(modes)} (got {autoreset!r})."
             )
-        seeds, park = EpisodeSeeds(self.seed, _EPISODES), self.group_size is not None
+        seeds, park = self.episode_seeds, self.group_size is not None
+        if vector in ("native", "envpool") and autoreset is not None:
+            raise UserError(f"rollout.autoreset is Gymnasium's: leave it out with {vector}.")
+        if vector == "envpool":
+            return EnvPoolEnvs(self.make, self.num_envs, seeds)
+        if vector == "native":
+            return NativeEnvs(self.make, self.num_envs, seeds, park)
         if vector == "sync" and autoreset is None:
             return LocalEnvs(self.make, self.num_envs, seeds, park)
         mode = modes[autoreset or "same_step"]
@@ -196,7 +214,7 @@ class GymnasiumRollout:
         steps = steps if budget is None else min(steps, -(-budget // self.num_envs))
         if not self._begun:
             self._begin(policy)
-        track = Track(self, policy, max(1, steps))
+        track = self._track(policy, max(1, steps))
         actor = policy.actor(self.num_envs, track.steps, self._rng)
         for t in range(track.steps):
             track.step(actor(track.observation[t], t), t)
@@ -208,6 +226,9 @@ class GymnasiumRollout:
         self._account(track, batch, mask)
         self._observation = track.raw[track.steps].copy()
         return self._tensordict(batch, log_prob, mask, np.arange(self.num_envs), policy)
+
+    def _track(self, policy: MLPPolicy, steps: int) -> Track:
+        return Track(self, policy, steps)
 
     def _begin(self, policy: MLPPolicy) -> None:
         self.envs.reset(self._observation)
@@ -333,8 +354,10 @@ class GymnasiumRollout:
             ``return_mean``, ``return_std`` (n − 1), ``return_ci95`` (half the width of the 95 %
             Student-t interval; NaN for one episode), ``episodes``, ``length_mean``.
         """
+        if self.together is not None:
+            return self.together.measured(self, episodes, seed, deterministic, num_envs)
         played = evaluation.play(self, policy, episodes, seed, deterministic, num_envs)
-        return evaluation.summary(played)
+        return evaluation.summary(played[0])
 
     def enjoy(
         self,
@@ -351,6 +374,10 @@ class GymnasiumRollout:
         """
         return evaluation.enjoy(self, policy, episodes, render_mode, seed, deterministic, show)
 
+    def parked_envs(self, num_envs: int, seeds: EpisodeSeeds) -> ParkedEnvs:
+        """Make environments in which episodes are played that are begun one by one."""
+        return LocalEnvs(self.make, num_envs, seeds, park=True)
+
     # State.
 
     def state_dict(self) -> dict[str, Any]:
@@ -363,13 +390,17 @@ class GymnasiumRollout:
             "env_steps": self.env_steps,
             "groups_begun": self._groups_begun,
             "begun": self._begun,
-            "episodes": self.envs.episodes() if self._begun else [],
+            "episodes": self.episodes() if self._begun else [],
             "history": history,
             "observation": torch.from_numpy(self._observation.copy()),
             "return": self._return.tolist(),
             "length": self._length.tolist(),
             "rng": _plain(self._rng.bit_generator.state),
         }
+
+    def episodes(self) -> list[int]:
+        """Number of the episode that each environment is in."""
+        return self.envs.episodes() if self.together is None else self.together.episodes_of(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue: every running episode is begun again from its seed and its actions repeated.
@@ -386,8 +417,7 @@ class GymnasiumRollout:
             return
         actions = [part.numpy() for part in state["history"]]
         self._history = [[part] if len(part) else [] for part in actions]
-        listed = [self.env_actions(part) if len(part) else [] for part in actions]
-        followed = self.envs.replay(self._observation, state["episodes"], listed)
+        followed = self.envs.replay(self._observation, state["episodes"], self.actions_so_far())
         recorded = state["observation"].numpy()
         for i in range(self.num_envs):
             if followed[i] and np.array_equal(self._observation[i], recorded[i]):
@@ -400,6 +430,11 @@ class GymnasiumRollout:
             )
             if not followed[i]:
                 self._return[i], self._length[i], self._history[i] = 0.0, 0, []
+
+    def actions_so_far(self) -> list[list[Any]]:
+        """Return what each environment was given in the episode that it is in."""
+        history = (np.concatenate(parts) if parts else None for parts in self._history)
+        return [[] if part is None else self.env_actions(part) for part in history]
 
     def close(self) -> None:
         """Close the environments."""

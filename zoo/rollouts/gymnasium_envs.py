@@ -20,9 +20,21 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from zoo.errors import UserError
 
-__all__ = ["Envs", "EpisodeEnv", "EpisodeSeeds", "LocalEnvs", "RolloutError", "VectorEnvs"]
+__all__ = [
+    "EnvFactory",
+    "Envs",
+    "EpisodeEnv",
+    "EpisodeSeeds",
+    "LocalEnvs",
+    "ParkedEnvs",
+    "RolloutError",
+    "SeedOf",
+    "VectorEnvs",
+]
 
 EnvFactory = Callable[..., gymnasium.Env[Any, Any]]
+#: (environment, episode) → the episode's seed
+SeedOf = Callable[[int, int], int]
 _ERROR = "rollout_error"
 
 
@@ -82,7 +94,7 @@ class EpisodeEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     ----------
     make : callable
         Makes the environment.
-    seeds : EpisodeSeeds
+    seeds : callable
         Where seeds come from.
     index : int
         Which environment this is.
@@ -95,7 +107,7 @@ class EpisodeEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(
         self,
         make: EnvFactory,
-        seeds: EpisodeSeeds,
+        seeds: SeedOf,
         index: int,
         park: bool = False,
         carry_errors: bool = False,
@@ -208,6 +220,14 @@ class Envs(Protocol):
         ...
 
 
+class ParkedEnvs(Envs, Protocol):
+    """Environments of which any can begin an episode by itself."""
+
+    def restart(self, index: int, seed: int | None = None) -> np.ndarray:
+        """Begin an episode in one environment: the one of a seed, or its next."""
+        ...
+
+
 class LocalEnvs:
     """A plain loop over environments in this process; a fraction of a microsecond per step.
 
@@ -223,9 +243,7 @@ class LocalEnvs:
         Stay at the end of an episode until the next ``reset`` with seeds.
     """
 
-    def __init__(
-        self, make: EnvFactory, num_envs: int, seeds: EpisodeSeeds, park: bool = False
-    ) -> None:
+    def __init__(self, make: EnvFactory, num_envs: int, seeds: SeedOf, park: bool = False) -> None:
         self.num_envs, self.park = num_envs, park
         self.envs = [_made(make, seeds, i, park) for i in range(num_envs)]
         self._steps = [env.env.step for env in self.envs]  # past the wrapper: it only resets
@@ -418,7 +436,7 @@ class VectorEnvs:
 class _Factory:
     """Make one wrapped environment, in whichever process."""
 
-    def __init__(self, make: EnvFactory, seeds: EpisodeSeeds, index: int, park: bool) -> None:
+    def __init__(self, make: EnvFactory, seeds: SeedOf, index: int, park: bool) -> None:
         self.make, self.seeds, self.index, self.park = make, seeds, index, park
         self._trainer = os.getpid()
 
@@ -431,7 +449,7 @@ class _Factory:
 
 
 def _made(
-    make: EnvFactory, seeds: EpisodeSeeds, index: int, park: bool, carry_errors: bool = False
+    make: EnvFactory, seeds: SeedOf, index: int, park: bool, carry_errors: bool = False
 ) -> EpisodeEnv:
     """Make an environment; what the user's own factory raises is told with its traceback."""
     try:

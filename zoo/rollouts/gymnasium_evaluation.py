@@ -11,7 +11,8 @@ import gymnasium
 import numpy as np
 
 from zoo.errors import UserError
-from zoo.rollouts.gymnasium_envs import EpisodeSeeds, LocalEnvs
+from zoo.rollouts.generators import Generators
+from zoo.rollouts.gymnasium_envs import EpisodeSeeds
 
 if TYPE_CHECKING:
     from zoo.policies.mlp import MLPPolicy
@@ -34,21 +35,27 @@ def play(
     seed: int,
     deterministic: bool,
     num_envs: int,
-) -> list[tuple[float, int]]:
+    policies: int = 1,
+) -> list[list[tuple[float, int]]]:
     """Play ``episodes`` episodes; return (raw return, length) in the order of their starts.
 
     Environment j plays the episodes j, j + n, j + 2n, …, whatever their length, so short episodes
     are not over-represented. A deterministic policy sees one environment at a time: how a matrix
-    product rounds depends on its rows, and so returns would depend on ``num_envs``.
+    product rounds depends on its rows, and so returns would depend on ``num_envs``. A stack of
+    ``policies`` is measured side by side, each on the same starts in n environments of its own;
+    there is a list for each.
     """
     if episodes < 1:
         raise UserError(f"evaluation needs episodes ≥ 1 (got {episodes}).")
     count = min(episodes, num_envs)
     starts = EpisodeSeeds(seed, _STARTS)
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_ACTIONS,)))
-    envs = LocalEnvs(rollout.make, count, starts, park=True)
-    played: dict[int, tuple[float, int]] = {}
-    current = list(range(count))
+    sequence = np.random.SeedSequence(seed, spawn_key=(_ACTIONS,))
+    rng: Any = Generators([np.random.default_rng(sequence) for _ in range(policies)])
+    played: list[list[tuple[float, int]]] = [[(0.0, 0)] * episodes for _ in range(policies)]
+    current = list(range(count)) * policies
+    owner = [policy for policy in range(policies) for _ in range(count)]
+    left, count = episodes * policies, count * policies
+    envs = rollout.parked_envs(count, starts)
     observation = np.zeros((count, *rollout._encoder.shape), rollout._encoder.dtype)
     was_training = policy.training
     policy.eval()  # one that is measured explores and counts nothing
@@ -57,13 +64,15 @@ def play(
         reward, total = np.zeros(count, np.float64), np.zeros(count, np.float64)
         length = np.zeros(count, np.int64)
         flags = np.zeros((2, count), bool)
-        one = policy.actor(1, 1, None)
-        while len(played) < episodes:
+        one = policy.actor(1 if policies == 1 else count, 1, None)
+        while left:
             seen = _seen(policy, observation)
-            if deterministic:
+            if not deterministic:
+                action = policy.actor(count, 1, rng)(seen, 0)
+            elif policies == 1:
                 action = np.concatenate([one(row[None], 0).copy() for row in seen])
             else:
-                action = policy.actor(count, 1, rng)(seen, 0)
+                action = one(seen, 0)
             listed = rollout.env_actions(action)
             actions = [a if k < episodes else None for a, k in zip(listed, current, strict=True)]
             reward[:] = 0.0
@@ -71,15 +80,16 @@ def play(
             total += reward
             length += [a is not None for a in actions]
             for i, _ in finals:
-                played[current[i]] = (float(total[i]), int(length[i]))
+                played[owner[i]][current[i]] = (float(total[i]), int(length[i]))
                 total[i], length[i] = 0.0, 0
-                current[i] += count
+                current[i] += count // policies
+                left -= 1
                 if current[i] < episodes:
                     observation[i] = envs.restart(i, starts(0, current[i]))
     finally:
         policy.train(was_training)
         envs.close()
-    return [played[k] for k in range(episodes)]
+    return played
 
 
 def summary(played: Sequence[tuple[float, int]]) -> dict[str, float]:

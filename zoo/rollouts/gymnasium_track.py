@@ -72,13 +72,22 @@ class Track:
         """Count every real observation once: true next ones, and those of resets."""
         assert self._normalizer is not None
         seen = self.raw[t + 1]
-        new = seen if alive is None else seen[alive]
-        if finals and alive is None:  # parked environments show their final observation already
-            new = np.concatenate([seen, np.stack([final for _, final in finals])])
-        self._normalizer.update(new)
+        # parked environments show their final observation already
+        self._count(seen if alive is None else seen[alive], finals if alive is None else [])
         self.observation[t + 1] = self._normalizer(seen)
         self._raw_finals.extend((t, i, final) for i, final in finals)
-        self._finals.extend((t, i, self._normalizer(final)) for i, final in finals)
+        self._finals.extend((t, i, self._normalised(i, final)) for i, final in finals)
+
+    def _normalised(self, environment: int, observation: np.ndarray) -> np.ndarray:
+        """Return one environment's observation as the policy sees it."""
+        assert self._normalizer is not None
+        return self._normalizer(observation)
+
+    def _count(self, seen: np.ndarray, finals: list[tuple[int, np.ndarray]]) -> None:
+        """Show observations to the normaliser, with those of environments that ended."""
+        assert self._normalizer is not None
+        new = np.concatenate([seen, np.stack([f for _, f in finals])]) if finals else seen
+        self._normalizer.update(new)
 
     def batch(self, steps: int) -> dict[str, np.ndarray]:
         """Return [N, T, …] arrays of the first ``steps`` steps, each in memory of its own."""
