@@ -158,7 +158,8 @@ def _refuse(trainers: Sequence[Trainer]) -> None:
             f"seeds= is for on-policy algorithms on control tasks, which {name} is not here:"
             f" {_ALONE}."
         )
-    if type(first.rollout) is not GymnasiumRollout:
+    rollout: Any = first.rollout
+    if type(rollout) is not GymnasiumRollout:
         raise UserError(f"seeds= collects anew and saves no rollouts: {_ALONE}.")
     policy, knobs = first.algorithm.policy, first.algorithm.knobs
     special = getattr(getattr(policy, "config", None), "use_sde", False)
