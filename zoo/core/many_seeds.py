@@ -169,7 +169,8 @@ def _refuse(trainers: Sequence[Trainer]) -> None:
         raise UserError(f"seeds= computes in float32: leave algo.precision alone, or {_ALONE}.")
     if getattr(knobs, "target_kl", None) is not None:
         raise UserError(
-            f"seeds= takes every seed through the same updates, which algo.target_kl ends: {_ALONE}."
+            "seeds= takes every seed through equally many updates, which algo.target_kl ends early:"
+            f" {_ALONE}."
         )
     for plugin in first.plugins:
         own = getattr(plugin, "knobs", None)
