@@ -44,6 +44,10 @@ RUNS: dict[str, tuple[str, list[str]]] = {
             "model.activation=relu",
         ],
     ),
+    "cartpole-twin-critics": (
+        "CartPole-v1",
+        ["rollout.num_envs=2", "rollout.steps=40", "algo.epochs=1", "algo.double_q=true"],
+    ),
     "pendulum": (
         "Pendulum-v1",
         ["rollout.num_envs=2", "rollout.steps=64", "algo.epochs=2", "algo.minibatch_size=48"],

@@ -46,6 +46,7 @@ class StackedMLP(MLPPolicy):
         self.weights = stack.weights
         self.config, self.encoder, self.has_critic = first.config, first.encoder, first.has_critic
         self.discrete, self.outputs = first.discrete, first.outputs
+        self._critics = first._critics
         self.factors, self.sde = first.factors, None  # gSDE is refused
         self.action_start, self.action_shape = first.action_start, first.action_shape
         self.version = self.done = self.total = 0

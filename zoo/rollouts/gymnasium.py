@@ -357,7 +357,7 @@ class GymnasiumRollout:
         if self.together is not None:
             return self.together.measured(self, episodes, seed, deterministic, num_envs)
         played = evaluation.play(self, policy, episodes, seed, deterministic, num_envs)
-        return evaluation.summary(played[0])
+        return evaluation.summary(played)
 
     def enjoy(
         self,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from zoo.policies.mlp import MLPPolicy
     from zoo.rollouts.gymnasium import GymnasiumRollout
 
-__all__ = ["Show", "enjoy", "play", "student_t", "summary"]
+__all__ = ["Show", "enjoy", "play", "play_side_by_side", "student_t", "summary"]
 
 #: takes a frame and how many of them make a second
 Show = Callable[[Any, float], None]
@@ -35,15 +35,28 @@ def play(
     seed: int,
     deterministic: bool,
     num_envs: int,
-    policies: int = 1,
-) -> list[list[tuple[float, int]]]:
+) -> list[tuple[float, int]]:
     """Play ``episodes`` episodes; return (raw return, length) in the order of their starts.
 
     Environment j plays the episodes j, j + n, j + 2n, …, whatever their length, so short episodes
     are not over-represented. A deterministic policy sees one environment at a time: how a matrix
-    product rounds depends on its rows, and so returns would depend on ``num_envs``. A stack of
-    ``policies`` is measured side by side, each on the same starts in n environments of its own;
-    there is a list for each.
+    product rounds depends on its rows, and so returns would depend on ``num_envs``.
+    """
+    return play_side_by_side(rollout, policy, episodes, seed, deterministic, num_envs, 1)[0]
+
+
+def play_side_by_side(
+    rollout: GymnasiumRollout,
+    policy: MLPPolicy,
+    episodes: int,
+    seed: int,
+    deterministic: bool,
+    num_envs: int,
+    policies: int,
+) -> list[list[tuple[float, int]]]:
+    """Do the same for a stack of policies, each on the same starts in environments of its own.
+
+    Returns a list for each.
     """
     if episodes < 1:
         raise UserError(f"evaluation needs episodes ≥ 1 (got {episodes}).")

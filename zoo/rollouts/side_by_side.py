@@ -156,7 +156,8 @@ class SideBySide(GymnasiumRollout):
         asked = (episodes, seed, deterministic, num_envs)
         index, (known, results) = self.rollouts.index(rollout), self._measured
         if known != asked or index not in results:
-            played = evaluation.play(self, self.policy, *asked, policies=len(self.rollouts))
+            number = len(self.rollouts)
+            played = evaluation.play_side_by_side(self, self.policy, *asked, number)
             results = dict(enumerate(map(evaluation.summary, played)))
             self._measured = asked, results
         return results.pop(index)
