@@ -196,6 +196,11 @@ def test_a_failed_reward_makes_no_group_informative_and_stays_with_its_own() -> 
     assert not batch["mask"][4].any()
 
 
+def test_an_accuracy_that_failed_is_not_compared_though_its_row_was_paid() -> None:
+    batch = rows(0, [[1.0, float("nan"), 0.0]], total=[[0.5, 0.5, 0.5]])
+    assert informative(batch).all()
+
+
 def test_joined_rows_keep_their_tokens() -> None:
     short, long = rows(0, [LIVE], length=2), rows(1, [LIVE], length=5)
     both = join([short, long])
