@@ -68,7 +68,8 @@ def origin_notes(tasks: Sequence[Task]) -> list[str]:
                     + (_SLOWER if what == "hardware" else "")
                 )
         evaluation = [
-            {k: v for k, v in r.settings.items() if k.startswith(("eval.options", "eval.final"))}
+            # an empty group is one that the runs of an older version did not have
+            {k: v for k, v in r.settings.items() if k.startswith(_EVALUATION) and v != {}}
             for r in runs
             if r.settings
         ]
@@ -78,6 +79,7 @@ def origin_notes(tasks: Sequence[Task]) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
+_EVALUATION = ("eval.options", "eval.final")
 _SLOWER = " Times and speeds are not comparable between them."
 
 

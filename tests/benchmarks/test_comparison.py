@@ -172,6 +172,8 @@ def test_unequal_evaluations_and_questions_are_noted():
     a = group("a", CARTPOLE / 1000, settings={"eval.options.episodes": 10}, metric="accuracy")
     b = group("b", CARTPOLE / 1000, settings={"eval.options.episodes": 99}, metric="accuracy")
     assert any("evaluated with different eval.options.episodes" in n for n in page_of(a, b).notes)
+    b = group("b", CARTPOLE / 1000, settings={"eval.options.episodes": 10, "eval.final": {}})
+    assert not any("evaluated with different" in n for n in page_of(a, b).notes)
     a = group("a", CARTPOLE / 1000, facts={"dataset": "x"}, metric="accuracy")
     b = group("b", CARTPOLE / 1000, facts={"dataset": "y"}, metric="accuracy")
     assert any("different questions (x and y)" in n for n in page_of(a, b).notes)
