@@ -100,7 +100,11 @@ def test_an_observation_space_runs_or_is_refused(name: str) -> None:
     made.close()
 
 
-@pytest.mark.parametrize("algo", choices.named("algo"))
+#: GRPO's variants act by its policy
+OWN = [name for name in choices.named("algo") if not choices.about("algo", name).get("tuned_as")]
+
+
+@pytest.mark.parametrize("algo", OWN)
 @pytest.mark.parametrize("name", ACTED)
 def test_an_action_space_runs_or_is_refused(name: str, algo: str) -> None:
     space, runs, said = ACTED[name]

@@ -13,7 +13,7 @@ from zoo.core import checkpoint, loop
 from zoo.core.algorithm import Algorithm
 from zoo.core.batch import check, live_steps
 from zoo.core.learner import Learner
-from zoo.core.protocols import Buffer, Plugin, Rollout
+from zoo.core.protocols import Buffer, Plugin, Report, Rollout
 from zoo.core.recorder import Recorder
 from zoo.core.worlds import WORLDS
 
@@ -42,6 +42,7 @@ class Trainer:
         self.total = int(config[world.budget] or 0)
         self.counters: dict[str, Any] = {"env_steps": 0, "updates": 0, "tokens": 0, "wall_s": 0.0}
         self.interrupted = self.incomplete = False
+        self.report = Report()  # of the round that is under way
 
     @property
     def done(self) -> int:
@@ -70,7 +71,8 @@ class Trainer:
 
     def take(self, batch: TensorDict) -> dict[str, float]:
         """Show a rollout to plugins and algorithm, fill the buffer, and return its figures."""
-        metrics = dict(self.rollout.report().metrics)
+        self.report = self.rollout.report()  # once: notices are said to who asks first
+        metrics = dict(self.report.metrics)
         for plugin in self.plugins:
             metrics.update(plugin.on_rollout(batch, self.algorithm.policy))
         self.buffer.extend(self.algorithm.prepare(batch))
@@ -80,7 +82,7 @@ class Trainer:
         self, metrics: dict[str, float], steps: int, collect_s: float, learn_s: float
     ) -> dict[str, float]:
         """Count a round, evaluate where that is due, and log; return all figures."""
-        before, spent, report = self.done, collect_s + learn_s, self.rollout.report()
+        before, spent, report = self.done, collect_s + learn_s, self.report
         said = [plugin.after_update(metrics) for plugin in self.plugins]
         report.notices.extend(sentence for sentence in said if sentence)
         self.algorithm.policy.version = self.learner.steps
