@@ -195,10 +195,13 @@ def _files(run: Run) -> Cell:
 
 
 def _runs_section(tasks: Sequence[Task]) -> Section:
+    members = [m for task in tasks for group in task.groups for m in group.members]
+    later = any(m.value != m.curve.value[-1] for m in members)
     rows = []
     for task in tasks:
         for group in task.groups:
             values = {id(m.run): m.value for m in group.members}
+            ends = {id(m.run): float(m.curve.value[-1]) for m in group.members}
             everyone = [*(m.run for m in group.members), *group.others]
             for row, run in enumerate(everyone):
                 facts = run.facts
@@ -208,6 +211,7 @@ def _runs_section(tasks: Sequence[Task]) -> Section:
                     Cell(run.env),
                     Cell("–" if run.seed is None else str(run.seed)),
                     Cell(value(values.get(id(run)), task.percent)),
+                    *([Cell(value(ends.get(id(run)), task.percent))] if later else []),
                     Cell(run.status),
                     Cell(figure(run, task)),
                     Cell(duration(seconds(run, task))),
@@ -216,6 +220,7 @@ def _runs_section(tasks: Sequence[Task]) -> Section:
                 )
                 anchor = runs_anchor(task, group) if row == 0 else ""
                 rows.append(Row(cells, anchor, group.colour))
-    columns = ("label", "task", "seed", "value", "status", "steps", "time", "peak GiB", "files")
+    figures = ("value", "at its end") if later else ("value",)
+    columns = ("label", "task", "seed", *figures, "status", "steps", "time", "peak GiB", "files")
     caption = "Every run, with the value that entered the statistics and where its files are."
     return Section("Runs", (Table(columns, tuple(rows), caption),), "runs", folded=True)

@@ -100,6 +100,16 @@ def test_every_value_stands_in_the_table_of_runs_with_its_folder():
     ]
 
 
+def test_a_run_that_went_on_past_the_compared_step_shows_both_values():
+    short = group("a", CARTPOLE)
+    long = [run("b", seed, [0.0, 7.0, 400.0 + seed]) for seed in range(6)]
+    (table,) = tables(page_of(short, long), "Runs")
+    assert column(table, "value")[len(short) :] == ["7.00"] * 6
+    assert column(table, "at its end")[len(short) :] == [f"{400 + seed:.1f}" for seed in range(6)]
+    (table,) = tables(page_of(short), "Runs")
+    assert "at its end" not in table.columns
+
+
 def test_runs_link_to_their_folder_or_to_the_file_that_kept_them(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "kept.results.json").write_text("{}")
