@@ -49,8 +49,9 @@ def _ppo(task: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 def _replayed(task: dict[str, Any]) -> list[str]:
     frequency = task["train_frequency"]
     replay = {k: task[k] for k in ("capacity", "batch_size", "learning_starts")}
-    replay["updates_per_step"] = task["updates"] / frequency
+    replay |= {"updates_per_step": task["updates"] / frequency, "n_step": 1}
     return [
+        "algo.lr_schedule=constant",
         "rollout.num_envs=1",
         f"rollout.steps={frequency}",
         *(f"algo.replay.{key}={value}" for key, value in replay.items()),
