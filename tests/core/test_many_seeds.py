@@ -124,18 +124,21 @@ def test_figures_are_those_of_the_seeds_own_run() -> None:
     for which, algorithms in enumerate((alone, group)):
         for algorithm in algorithms:
             algorithm.trainer.recorder.loggers = [_Kept(rows[which])]
-            algorithm.trainer.total = 150
+            algorithm.trainer.total = 450  # three rounds
     for algorithm in alone:
         algorithm.trainer.run()
     ManySeeds([algorithm.trainer for algorithm in group]).run()
-    assert len(rows[0]) == len(rows[1]) == len(SEEDS)
+    # the group's come round by round, and those of the others seed by seed
+    rows[1].sort(key=lambda row: row["updates"])
+    rows[0].sort(key=lambda row: row["updates"])
+    assert len(rows[0]) == len(rows[1]) == 3 * len(SEEDS)
     for one, other in zip(*rows, strict=True):
         assert other.pop("seeds_together") == len(SEEDS)
         assert one.keys() == other.keys()
         clocks = ("time/", "speed/", "wall_s")
         for key in one:
             if not key.startswith(clocks):
-                assert other[key] == pytest.approx(one[key], rel=1e-4, abs=1e-5), key
+                assert other[key] == pytest.approx(one[key], rel=1e-3, abs=1e-4), key
 
 
 class _Kept:

@@ -84,9 +84,11 @@ class ManySeeds:
         """Collect one rollout for every seed, learn from them, and log what happened."""
         start, first = perf_counter(), self.trainers[0]
         before = first.done
-        for trainer in self.trainers:
-            trainer.algorithm.policy.done, trainer.algorithm.policy.total = before, trainer.total
-        batches = [check(batch) for batch in self._rollout.gather(first.total - before)]
+        policies = [trainer.algorithm.policy for trainer in self.trainers]
+        for policy in policies:
+            policy.done, policy.total = before, first.total
+        versions = [policy.version for policy in policies]
+        batches = [check(batch) for batch in self._rollout.gather(first.total - before, versions)]
         collected, steps = perf_counter(), live_steps(batches[0])
         pairs = zip(self.trainers, batches, strict=True)
         metrics = [trainer.take(batch) for trainer, batch in pairs]

@@ -111,17 +111,17 @@ class SideBySide(GymnasiumRollout):
 
     # Gathering.
 
-    def gather(self, budget: int) -> list[TensorDict]:
-        """Gather one batch for each seed, of at most ``budget`` steps each."""
+    def gather(self, budget: int, versions: Sequence[int]) -> list[TensorDict]:
+        """Gather one batch for each seed, of at most ``budget`` steps by weights of its version."""
         self._measured = ((), {})
         batch = self.collect(self.policy, budget * len(self.rollouts))
         own = torch.arange(self.rollouts[0].num_envs)
         batches = []
-        for rollout in self.rollouts:
+        for rollout, version in zip(self.rollouts, versions, strict=True):
             part = self.part(rollout)
             rollout._observation, rollout._begun = self._observation[part], True
             batches.append(batch[part])
-            batches[-1]["group"] = own
+            batches[-1]["group"], batches[-1]["version"] = own, torch.full_like(own, version)
         return batches
 
     def _track(self, policy: Any, steps: int) -> Track:
