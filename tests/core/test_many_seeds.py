@@ -158,6 +158,9 @@ class _Kept:
 def test_a_seed_goes_on_alone_after_training_with_others_and_the_other_way_round() -> None:
     group, alone = _made("CartPole-v1", SMALL), PPO("CartPole-v1", seed=3, overrides=SMALL)
     together(group, 128)
+    moments = group[1].trainer.learner.optimizer.state.values()
+    for tensor in (*group[1].policy.parameters(), *(s["exp_avg"] for s in moments)):
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes  # no longer a part of a stack
     group[1].train(64)
     alone.train(192)
     _assert_close(alone, group[1], 1e-4)
