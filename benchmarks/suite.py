@@ -178,8 +178,9 @@ def seeds(asked: Any, where: str = "--seeds") -> tuple[int, ...]:
     if isinstance(listed, int) and not isinstance(listed, bool):
         listed = range(listed)
     if not isinstance(listed, list | range):
+        written = "[0,3,5]" if where.endswith("=") else "0,3,5"  # an override, an option
         raise UserError(
-            f"{where} takes how many seeds there are, a range as in 0..4, or a list as in 0,3,5"
+            f"{where} takes how many seeds there are, a range as in 0..4, or a list as in {written}"
             f" (got {asked!r})."
         )
     amount = len(listed) if isinstance(listed, list) else listed.stop - listed.start

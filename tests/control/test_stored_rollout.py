@@ -162,6 +162,11 @@ def test_a_missing_path_is_refused(tmp_path: Path) -> None:
         PPO("CartPole-v1", overrides=["rollout=stored"])
     with pytest.raises(UserError, match="nowhere does not exist: give a run folder"):
         learner(tmp_path / "nowhere")
+    (tmp_path / "config.yaml").write_text("a: 1")
+    with pytest.raises(
+        UserError, match=r"config.yaml is no saved rollout, whose files end in .npz"
+    ):
+        learner(tmp_path / "config.yaml")
     with pytest.raises(UserError, match="has no saved rollouts: train the run with save.rollouts"):
         learner(tmp_path)
 

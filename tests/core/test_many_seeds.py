@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
-from zoo.algorithms import DQN, PPO
+from zoo.algorithms import DQN, GRPO, PPO
 from zoo.core.algorithm import Algorithm
 from zoo.core.many_seeds import ManySeeds, together
 from zoo.core.stacked_learner import minibatches
@@ -266,6 +267,24 @@ def _poisoned(algorithm: PPO) -> Any:
     return prepare
 
 
+class Image(gymnasium.Env[Any, Any]):
+    """Shows grey pictures of 40 × 40, and ends at once."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (40, 40, 1), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros((40, 40, 1), np.uint8), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros((40, 40, 1), np.uint8), 0.0, True, False, {}
+
+
+def images() -> Any:
+    return Image()
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -290,6 +309,11 @@ def _poisoned(algorithm: PPO) -> Any:
             lambda: [PPO("Pendulum-v1", seed=s, overrides=["model.use_sde=true"]) for s in (0, 1)],
             "multilayer",
         ),
+        (lambda: [GRPO("CartPole-v1", seed=s) for s in (0, 1)], "fragments, not on groups as grpo"),
+        (
+            lambda: [PPO(images, seed=s) for s in (0, 1)],
+            "multilayer",
+        ),
         (lambda: [], "no seeds"),
     ],
     ids=[
@@ -300,6 +324,8 @@ def _poisoned(algorithm: PPO) -> Any:
         "autoreset",
         "target-kl",
         "sde",
+        "groups",
+        "images",
         "none",
     ],
 )

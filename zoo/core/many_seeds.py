@@ -136,6 +136,7 @@ def together(algorithms: Iterable[Algorithm], total_steps: int | None = None) ->
 
 def _refuse(trainers: Sequence[Trainer]) -> None:
     from zoo.core.buffer import RolloutBuffer
+    from zoo.policies.control import MLPKnobs
     from zoo.policies.mlp import MLPPolicy
     from zoo.rollouts.gymnasium import GymnasiumRollout
 
@@ -155,16 +156,18 @@ def _refuse(trainers: Sequence[Trainer]) -> None:
         if type(trainer.algorithm) is not type(first.algorithm) or trainer.total != first.total:
             raise UserError("runs that are trained at once need one algorithm and one budget.")
     name = first.algorithm.name
-    if not isinstance(first.buffer, RolloutBuffer) or first.rollout.world != "control":
-        raise UserError(
-            f"seeds= is for on-policy algorithms on control tasks, which {name} is not here:"
-            f" {_ALONE}."
-        )
+    if first.rollout.world != "control":
+        raise UserError(f"seeds= is for control tasks, not for text: {_ALONE}.")
+    if not isinstance(first.buffer, RolloutBuffer):
+        raise UserError(f"seeds= is for on-policy algorithms, which {name} is not: {_ALONE}.")
+    if hasattr(first.algorithm.knobs, "group_size"):
+        raise UserError(f"seeds= trains on fragments, not on groups as {name} does: {_ALONE}.")
     rollout: Any = first.rollout
     if type(rollout) is not GymnasiumRollout:
         raise UserError(f"seeds= collects anew and saves no rollouts: {_ALONE}.")
     policy, knobs = first.algorithm.policy, first.algorithm.knobs
-    special = getattr(getattr(policy, "config", None), "use_sde", False)
+    config = getattr(policy, "config", None)
+    special = type(config) is not MLPKnobs or config.use_sde
     if type(policy) is not MLPPolicy or policy.device.type != "cpu" or special:
         raise UserError(f"seeds= trains multilayer perceptrons on the CPU: {_ALONE}.")
     if getattr(knobs, "precision", "float32") == "bfloat16":

@@ -235,6 +235,11 @@ def _files(path: str | None) -> list[Path]:
         )
     found = Path(path).expanduser()
     if found.is_file():
+        if found.suffix != ".npz":
+            raise UserError(
+                f"rollout.path={path} is no saved rollout, whose files end in .npz: give a run"
+                " folder, or its rollouts/."
+            )
         return [found]
     if not found.is_dir():
         raise UserError(f"rollout.path={path} does not exist: give a run folder, or its rollouts/.")
