@@ -58,6 +58,16 @@ def test_a_folder_is_measured_as_any_other(zoo: Command, together: Path) -> None
     assert status == 0 and json.loads(out)["episodes"] == 2
 
 
+def test_a_folder_of_seeds_is_measured_seed_by_seed(zoo: Command, together: Path) -> None:
+    status, out, _ = zoo("eval", str(together), "--episodes", "2", "--json")
+    both = json.loads(out)
+    assert status == 0 and list(both) == ["seed-1", "seed-4"]
+    _, alone, _ = zoo("eval", str(together / "seed-4"), "--episodes", "2", "--json")
+    assert both["seed-4"] == json.loads(alone)
+    _, out, _ = zoo("eval", str(together), "--episodes", "2")
+    assert [line.split(":")[0] for line in out.splitlines()] == ["seed-1", "seed-4"]
+
+
 def test_seeds_are_read_as_a_range_a_list_or_a_number() -> None:
     assert seeds.asked(["algo=ppo", "seeds=2..4"]) == ((2, 3, 4), ["algo=ppo"])
     assert seeds.asked(["seeds=[0,3,7]", "algo=ppo"]) == ((0, 3, 7), ["algo=ppo"])
@@ -78,7 +88,16 @@ def test_what_is_not_trained_at_once_leaves_no_folder(zoo: Command, tmp_path: Pa
         "train", "algo=dqn", "env=CartPole-v1", "seeds=0..1", f"run_dir={folder}", "logger=none"
     )
     assert status == 2 and "zoo bench" in err
-    assert not folder.exists() or not any(folder.iterdir())
+    assert not folder.exists()
+
+
+def test_text_is_refused_before_a_model_is_loaded(zoo: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    status, _, err = zoo(
+        "train", "algo=grpo", "env=gsm8k", "model=no/such", "seeds=0..1", f"run_dir={folder}"
+    )
+    assert status == 2 and "not for text" in err
+    assert not folder.exists()
 
 
 class _Ends:

@@ -278,3 +278,5 @@ def test_knobs_that_cannot_be_drawn_by_are_refused() -> None:
         MLPKnobs(sde_sample_freq=0)
     with pytest.raises(UserError, match="hidden_sizes"):
         MLPKnobs(use_sde=True, hidden_sizes=())
+    with pytest.raises(UserError, match="does nothing without use_sde"):
+        MLPKnobs(sde_sample_freq=4)

@@ -3,6 +3,7 @@
     zoo eval runs/ppo-CartPole-v1-… --episodes 20
     zoo eval runs/grpo-gsm8k-… --prompts 500 --samples 8 --json
     zoo eval runs/grpo-gsm8k-…/checkpoints/best.pt
+    zoo eval runs/ten-seeds                               each of the runs that seeds= left there
 
 A folder stands for its last checkpoint. Control: mean return, its standard deviation and half its
 95 % interval. Text: accuracy of greedy and sampled completions in both grades, and pass@k.
@@ -14,8 +15,9 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from zoo.cli import seeds
 from zoo.cli.train import evaluation_line
 from zoo.core.settings import require_seed
 from zoo.errors import UserError
@@ -53,13 +55,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluate and print the figures."""
-    from zoo.core.build import load
+    """Evaluate and print the figures, of each seed where the folder holds several."""
     from zoo.core.run_folder import finite
 
-    trainer = load(arguments.run, needed=("env",))
+    several = seeds.folders(arguments.run)
+    if not several:
+        result = _evaluated(arguments.run, arguments)
+        print(json.dumps(finite(result)) if arguments.json else evaluation_line(result))
+        return 0
+    results = {}
+    for folder in several:
+        results[folder.name] = result = _evaluated(str(folder), arguments)
+        if not arguments.json:
+            print(f"{folder.name}: {evaluation_line(result)}", flush=True)
+    if arguments.json:
+        print(json.dumps(finite(results)))
+    return 0
+
+
+def _evaluated(run: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    from zoo.core.build import load
+
+    trainer = load(run, needed=("env",))
     try:
-        _warn_of_other_questions(trainer, arguments.run)
+        _warn_of_other_questions(trainer, run)
         world = trainer.rollout.world
         given = {
             name: getattr(arguments, name)
@@ -72,14 +91,9 @@ def run(arguments: argparse.Namespace) -> int:
                     f"{_flag(name)} does not apply to this run: it is a {world} one, which takes"
                     f" {', '.join(map(_flag, _OPTIONS[world]))}."
                 )
-        result = trainer.evaluate(**given)
+        return trainer.evaluate(**given)
     finally:
         trainer.close()
-    if arguments.json:
-        print(json.dumps(finite(result)))
-    else:
-        print(evaluation_line(result))
-    return 0
 
 
 def _flag(name: str) -> str:

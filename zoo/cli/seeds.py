@@ -6,6 +6,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from zoo.core.run_folder import RunFolder
     from zoo.core.trainer import Trainer
 
-__all__ = ["asked", "holds_seeds", "resumed", "started", "train"]
+__all__ = ["asked", "folders", "resumed", "started", "train"]
 
 
 def asked(overrides: Sequence[str]) -> tuple[tuple[int, ...] | None, list[str]]:
@@ -40,38 +41,43 @@ def asked(overrides: Sequence[str]) -> tuple[tuple[int, ...] | None, list[str]]:
     return seeds(parse(given)[1][-1][1], "seeds="), others
 
 
-def holds_seeds(path: str) -> bool:
-    """Return whether a folder is none of a run but holds those of several seeds."""
+def folders(path: str) -> list[Path]:
+    """Return the folders of several seeds in one that is none of a run; none where it is one."""
     folder = Path(path).expanduser()
-    return not (folder / "config.yaml").is_file() and any(folder.glob("seed-*/config.yaml"))
+    if (folder / "config.yaml").is_file():
+        return []
+    return [place.parent for place in sorted(folder.glob("seed-*/config.yaml"), key=_number)]
 
 
 def started(config: Config, seeds: Sequence[int]) -> tuple[ManySeeds, Path]:
     """Make a run for each seed, in folders side by side; return them and the folder of folders."""
     from zoo.core.build import build
     from zoo.core.config import Config
-    from zoo.core.many_seeds import ManySeeds
+    from zoo.core.many_seeds import ManySeeds, refuse_world
     from zoo.core.run_folder import RunFolder, fresh_name
 
+    refuse_world(config.world)
     parent = Path(config["run_dir"] or fresh_name(config)).expanduser()
     if (parent / "config.yaml").is_file():
         raise UserError(f"{parent} is a run folder: choose another run_dir= for those of seeds.")
-    folders: list[RunFolder] = []
+    made: list[RunFolder] = []
     trainers: list[Trainer] = []
     try:
         for seed in seeds:
             tree = {**config.tree, "seed": seed, "run_dir": str(parent / f"seed-{seed}")}
-            folders.append(RunFolder.create(Config(tree, config.notes)))
-            trainers.append(build(folders[-1].config, _recorder(folders[-1], speaks=not trainers)))
+            made.append(RunFolder.create(Config(tree, config.notes)))
+            trainers.append(build(made[-1].config, _recorder(made[-1], speaks=not trainers)))
         return ManySeeds(trainers), parent
     except (UserError, KeyboardInterrupt):
         for trainer in trainers:
             trainer.close()
-        for folder in folders:
+        for folder in made:
             folder.discard()
+        with suppress(OSError):  # it may hold something else
+            parent.rmdir()
         raise
     except Exception:
-        folders[-1].append_error(traceback.format_exc())
+        made[-1].append_error(traceback.format_exc())
         raise
 
 
@@ -91,8 +97,8 @@ def resumed(path: str, only: Sequence[int] | None) -> tuple[ManySeeds | None, Pa
 
     parent = Path(path).expanduser()
     trainers: list[Trainer] = []
-    for place in sorted(parent.glob("seed-*/config.yaml"), key=_number):
-        folder = RunFolder.open(place.parent)
+    for place in folders(path):
+        folder = RunFolder.open(place)
         if only is not None and folder.config["seed"] not in only:
             continue
         if folder.read_summary().get("status") == "finished":
@@ -101,6 +107,10 @@ def resumed(path: str, only: Sequence[int] | None) -> tuple[ManySeeds | None, Pa
         trainers.append(load(folder.path, _recorder(folder, speaks=not trainers)))
         folder.truncate_after(trainers[-1].counters["updates"])
     return ManySeeds(trainers) if trainers else None, parent
+
+
+def _count(seeds: Sequence[int]) -> str:
+    return f"{len(seeds)} seed{'s' * (len(seeds) != 1)}"
 
 
 def _number(place: Path) -> tuple[int, str]:
@@ -126,7 +136,7 @@ def train(many: ManySeeds, parent: Path) -> int:
     go_on = f"go on with: zoo train --resume {shlex.quote(str(parent))}"
     spoken = len(many.trainers[0].recorder.loggers) > 0
     if spoken:
-        print(f"{len(seeds)} seeds at once; figures are those of seed {seeds[0]}", flush=True)
+        print(f"{_count(seeds)} at once in {parent}; figures are seed {seeds[0]}'s", flush=True)
     try:
         with interrupts(many):
             summaries = many.run()
@@ -141,7 +151,7 @@ def train(many: ManySeeds, parent: Path) -> int:
         print(f"interrupted after {steps:,} steps of each seed, saved; {go_on}")
         return 130
     seconds = max(summary["wall_s"] for summary in summaries)
-    print(f"finished after {steps:,} steps of each of {len(seeds)} seeds in {seconds:.0f} s")
+    print(f"finished after {steps:,} steps of each of {_count(seeds)} in {seconds:.0f} s")
     for seed, summary in zip(seeds, summaries, strict=True):
         if summary["eval"]:
             print(f"seed {seed}: {evaluation_line(summary['eval'])}")

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _resume(arguments: argparse.Namespace) -> int:
     path, overrides, only = arguments.resume, arguments.overrides, None
-    several = seeds.holds_seeds(path) and not arguments.show_config
+    several = bool(seeds.folders(path)) and not arguments.show_config
     if several:
         only, overrides = seeds.asked(overrides)
     if overrides:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from zoo.core.algorithm import Algorithm
     from zoo.core.trainer import Trainer
 
-__all__ = ["ManySeeds", "together"]
+__all__ = ["ManySeeds", "refuse_world", "together"]
 
 _ALONE = "run the seeds in processes, with `zoo bench` or one `zoo train` each"
 #: settings in which the runs may differ
@@ -134,6 +134,18 @@ def together(algorithms: Iterable[Algorithm], total_steps: int | None = None) ->
     many.run()
 
 
+def refuse_world(world: str) -> None:
+    """Refuse what is no control task; this needs no model loaded and no folder made.
+
+    Raises
+    ------
+    UserError
+        For text.
+    """
+    if world != "control":
+        raise UserError(f"seeds= is for control tasks, not for {world}: {_ALONE}.")
+
+
 def _refuse(trainers: Sequence[Trainer]) -> None:
     from zoo.core.buffer import RolloutBuffer
     from zoo.policies.control import MLPKnobs
@@ -156,8 +168,7 @@ def _refuse(trainers: Sequence[Trainer]) -> None:
         if type(trainer.algorithm) is not type(first.algorithm) or trainer.total != first.total:
             raise UserError("runs that are trained at once need one algorithm and one budget.")
     name = first.algorithm.name
-    if first.rollout.world != "control":
-        raise UserError(f"seeds= is for control tasks, not for text: {_ALONE}.")
+    refuse_world(first.rollout.world)
     if not isinstance(first.buffer, RolloutBuffer):
         raise UserError(f"seeds= is for on-policy algorithms, which {name} is not: {_ALONE}.")
     if hasattr(first.algorithm.knobs, "group_size"):

@@ -113,7 +113,7 @@ def _no_setting(tree: Mapping[str, Any], key: str) -> str:
     found = [siblings[n] for n in close] or difflib.get_close_matches(key, everywhere, 1, 0.75)
     if found:
         return f"no setting '{key}'. Did you mean '{found[0]}'?"
-    return f"no setting '{key}': `zoo train … --show-config` prints all there are."
+    return f"no setting '{key}': `zoo train … --show-config` prints all that this run has."
 
 
 def _keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -233,8 +233,8 @@ class Entropy:
 
         In place: the optimizer holds this very parameter, and a new one would never move again.
         """
-        self._progress, self._initial = state["progress"], state["initial"]
-        self._warned = state["warned"]
+        self._progress = state["progress"]
+        self._initial, self._warned = state.get("initial"), state.get("warned", False)
         if self.log_alpha is not None:
             with torch.no_grad():
                 self.log_alpha.copy_(state["log_alpha"])

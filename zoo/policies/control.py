@@ -68,6 +68,11 @@ class MLPKnobs:
                 f" {self.sde_sample_freq})."
             )
 
+        if not self.use_sde and self.sde_sample_freq != "rollout":
+            raise UserError(
+                f"sde_sample_freq={self.sde_sample_freq} does nothing without use_sde=true."
+            )
+
     def make_encoder(self, space: spaces.Space[Any]) -> Any:
         """Return what turns observations into the vectors that the dense layers read."""
         refuse_pixels(space)
