@@ -104,6 +104,20 @@ def test_golden_23_ten_and_a_hundred_live_tokens_divide_by_110() -> None:
     torch.testing.assert_close(gradients(knobs, batch)["w"], expected, atol=1e-6, rtol=1e-6)
 
 
+def test_golden_23_a_policy_may_put_the_rows_in_another_order() -> None:
+    class Sorting(LinearPolicy):
+        def micro_batches(self, minibatch: TensorDict, size: int | None) -> list[TensorDict]:
+            return [minibatch[minibatch["mask"].sum(1).argsort()]]
+
+    batch = make_batch([10, 1, 7], steps=10)
+    knobs = Knobs(reduction="sequence-mean", max_grad_norm=0.0)
+    learner = Learner(Squares.bind(knobs, policy := Sorting()), [], knobs)
+    learner.optimizer.clear = lambda: None  # type: ignore[method-assign]
+    learner.update(batch)
+    expected = gradients(knobs, batch)["w"]
+    torch.testing.assert_close(policy.w.grad, expected, atol=1e-6, rtol=1e-6)
+
+
 def _rank(rank: int, port: int, queue: Any) -> None:
     address = f"tcp://127.0.0.1:{port}"
     torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=2)

@@ -191,7 +191,7 @@ class Learner:
                 if loss is None:
                     continue
                 groups, name = loss.groups, loss.name
-                if len(parts) > 1:
+                if part is not minibatch:  # cut, and of text also in another order
                     weight = weights(loss.mask, reduction, whole)
                 self._backward(loss, part, update, whole, weight, metrics)
                 if loss.divergence is not None:
