@@ -27,6 +27,7 @@ from zoo.errors import UserError
         ("max_grad_norm", -1.0, "max_grad_norm ≥ 0"),
         ("warmup", 1.5, "needs 0 ≤ warmup ≤ 1 (got 1.5)"),
         ("micro_batch_size", 0, "micro_batch_size ≥ 1"),
+        ("max_tokens_per_micro_batch", 0, "max_tokens_per_micro_batch ≥ 1"),
         ("minibatch_size", 0, "minibatch_size ≥ 1"),
         ("epochs", 0, "epochs ≥ 1"),
         ("clip_low", -0.2, "clip_low ≥ 0"),
@@ -47,6 +48,11 @@ def test_numbers_outside_the_range_of_one_algorithm() -> None:
         PPOKnobs(gamma=1.01)
     with pytest.raises(UserError, match="GRPO needs dual_clip > 1 .got 1.0"):
         GRPOKnobs(dual_clip=1.0)
+
+
+def test_an_update_is_cut_by_rows_or_by_tokens() -> None:
+    with pytest.raises(UserError, match="both say how an update is cut"):
+        GRPOKnobs(micro_batch_size=2, max_tokens_per_micro_batch=4096)
 
 
 def test_the_bounds_themselves_and_null_pass() -> None:

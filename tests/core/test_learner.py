@@ -216,6 +216,12 @@ def test_the_constant_reduction_needs_a_length_limit() -> None:
         Learner(Squares.bind(knobs, LinearPolicy()), [], knobs)
 
 
+def test_control_tasks_have_no_tokens_to_count() -> None:
+    knobs = Knobs(max_tokens_per_micro_batch=64)
+    with pytest.raises(UserError, match="which control tasks don't have"):
+        Learner(Squares.bind(knobs, LinearPolicy()), [], knobs)
+
+
 def test_a_loss_with_a_mask_of_its_own_is_refused() -> None:
     class Masked(Squares):
         def losses(self, batch: TensorDict, update: Update) -> Iterator[Loss]:

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from zoo.core.memory import machine_gib, peak_rss_gib, replay_warning
+from zoo.core.memory import budget_warning, machine_gib, peak_rss_gib, replay_warning
 
 
 def fresh(code: str) -> list[float]:
@@ -41,3 +41,10 @@ def test_replay_that_will_not_fit_is_forecast() -> None:
     assert "this machine has 31 GiB: lower algo.replay.capacity" in said
     assert replay_warning(1_000_000, 4 * 84 * 84, available=53.0) is None
     assert machine_gib() > 0.5
+
+
+def test_a_row_that_may_exceed_the_token_budget_is_forecast() -> None:
+    said = budget_warning(512, 512 + 96)
+    assert said is not None and said.startswith("a row may have 608 tokens")
+    assert "makes a micro-batch of its own" in said
+    assert budget_warning(608, 608) is None and budget_warning(None, 608) is None

@@ -12,7 +12,7 @@ from zoo.core.buffer import RolloutBuffer
 from zoo.core.config import Config, as_overrides, compose, register
 from zoo.core.cpu import set_blas_threads
 from zoo.core.learner import Learner
-from zoo.core.memory import machine_gib, replay_warning
+from zoo.core.memory import budget_warning, machine_gib, replay_warning
 from zoo.core.protocols import Buffer, Plugin, TextEnv
 from zoo.core.recorder import Recorder
 from zoo.core.trainer import Trainer
@@ -102,6 +102,11 @@ def build(
     notice = getattr(questions, "notice", None)
     if notice:
         trainer.recorder.notice(notice)
+    limits = getattr(rollout, "knobs", None)  # saved rollouts have none: their rows are as they are
+    longest = sum(getattr(limits, n, 0) for n in ("max_prompt_tokens", "max_new_tokens"))
+    warning = budget_warning(knobs.max_tokens_per_micro_batch, longest)
+    if warning:
+        trainer.recorder.notice(warning)
     if hasattr(knobs, "replay"):
         kept, size = min(knobs.replay.capacity, trainer.total), policy.observation_nbytes
         warning = replay_warning(kept, size, machine_gib())

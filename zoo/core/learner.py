@@ -59,6 +59,8 @@ class OptimizerKnobs:
     reduction: Literal["token-mean", "sequence-mean", "constant"] = "token-mean"
     #: rows per forward and backward; None takes a mini-batch at once. Changes memory, not gradients
     micro_batch_size: int | None = None
+    #: in its place, for text: the most tokens per forward and backward, prompts and padding counted
+    max_tokens_per_micro_batch: int | None = None
     #: float32; bfloat16 for autocast in the forward; auto takes that where the device has it
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
 
@@ -67,7 +69,12 @@ class OptimizerKnobs:
         in_range(self, "lr", "critic_lr", "adam_eps", "weight_decay", "max_grad_norm", low=0)
         in_range(self, "betas", low=0, high=1, below=True)
         in_range(self, "warmup", low=0, high=1)
-        in_range(self, "micro_batch_size", low=1)
+        in_range(self, "micro_batch_size", "max_tokens_per_micro_batch", low=1)
+        if self.micro_batch_size and self.max_tokens_per_micro_batch:
+            raise UserError(
+                "algo.micro_batch_size and algo.max_tokens_per_micro_batch both say how an update"
+                " is cut: set one of them and leave the other at null."
+            )
 
 
 class Learner:
@@ -100,6 +107,11 @@ class Learner:
             raise UserError(
                 "algo.reduction=constant divides by the longest length a row can have, which only"
                 " text tasks have a limit for: use token-mean or sequence-mean."
+            )
+        if knobs.max_tokens_per_micro_batch and max_length is None:
+            raise UserError(
+                "algo.max_tokens_per_micro_batch counts tokens, which control tasks don't have:"
+                " use algo.micro_batch_size there."
             )
         self.steps = 0
         self.skipped = 0
@@ -178,7 +190,12 @@ class Learner:
         metrics: dict[str, Tensor | float] = {}
         if not whole.tokens:
             return metrics
-        parts = self.algorithm.policy.micro_batches(minibatch, self.knobs.micro_batch_size)
+        policy = self.algorithm.policy
+        if self.knobs.max_tokens_per_micro_batch:
+            parts = policy.micro_batches(minibatch, None, self.knobs.max_tokens_per_micro_batch)
+            metrics["update/micro_batches"] = float(len(parts))
+        else:
+            parts = policy.micro_batches(minibatch, self.knobs.micro_batch_size)
         runs = [self.algorithm.losses(part, update) for part in parts]
         autocast, reduction = self.autocast(), self.knobs.reduction
         while True:

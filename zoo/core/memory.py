@@ -7,7 +7,7 @@ import resource
 import sys
 from pathlib import Path
 
-__all__ = ["machine_gib", "peak_rss_gib", "replay_warning"]
+__all__ = ["budget_warning", "machine_gib", "peak_rss_gib", "replay_warning"]
 
 
 def peak_rss_gib() -> float:
@@ -48,4 +48,22 @@ def replay_warning(kept: int, observation: int, available: float) -> str | None:
         f"replay will grow to {needed:.1f} GiB ({kept:,} observations of {observation:,} bytes),"
         f" and this machine has {available:.0f} GiB: lower algo.replay.capacity, or make"
         " observations smaller (env.pixels)"
+    )
+
+
+def budget_warning(budget: int | None, longest: int) -> str | None:
+    """Say so where a row of text may have more tokens than a micro-batch is meant to hold.
+
+    Parameters
+    ----------
+    budget : int, optional
+        ``algo.max_tokens_per_micro_batch``.
+    longest : int
+        Tokens of the longest prompt and the longest completion that the rollout lets through.
+    """
+    if budget is None or longest <= budget:
+        return None
+    return (
+        f"a row may have {longest:,} tokens, more than algo.max_tokens_per_micro_batch={budget:,}:"
+        " such a row makes a micro-batch of its own"
     )

@@ -154,8 +154,14 @@ class Policy(Protocol):
         """Parameters by group name: ``"policy"``, and ``"critic"`` where there is one."""
         ...
 
-    def micro_batches(self, minibatch: TensorDict, size: int | None) -> Sequence[TensorDict]:
-        """Cut a mini-batch into parts of at most ``size`` rows; any order, every row once."""
+    def micro_batches(
+        self, minibatch: TensorDict, size: int | None, tokens: int | None = None
+    ) -> Sequence[TensorDict]:
+        """Cut a mini-batch into parts of at most ``size`` rows; any order, every row once.
+
+        Text policies take ``tokens`` in place of ``size``: the most that a part may have of them,
+        prompts and padding included.
+        """
         ...
 
     def reference_copy(self) -> Policy:

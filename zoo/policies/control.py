@@ -212,8 +212,10 @@ class ControlPolicy(nn.Module):
         actor = self.actor(len(observation), 1, None if deterministic else rng)
         return actor(observation, 0), actor.log_prob(1)[0]
 
-    def micro_batches(self, minibatch: TensorDict, size: int | None) -> Sequence[TensorDict]:
-        """Cut a mini-batch into parts of at most ``size`` rows."""
+    def micro_batches(
+        self, minibatch: TensorDict, size: int | None, tokens: int | None = None
+    ) -> Sequence[TensorDict]:
+        """Cut a mini-batch into parts of at most ``size`` rows; there are no tokens here."""
         if size is None or size >= minibatch.batch_size[0]:
             return [minibatch]
         return list(minibatch.split(size))

@@ -226,9 +226,11 @@ class LanguagePolicy(nn.Module):
             groups["critic"] = list(self.value_head.parameters())
         return groups
 
-    def micro_batches(self, minibatch: TensorDict, size: int | None) -> Sequence[TensorDict]:
-        """Cut into parts of at most ``size`` rows: prompts together, by length, padding trimmed."""
-        return [part for part, _ in cut(minibatch, size)]
+    def micro_batches(
+        self, minibatch: TensorDict, size: int | None, tokens: int | None = None
+    ) -> Sequence[TensorDict]:
+        """Cut into parts of at most ``size`` rows or ``tokens`` padded tokens; see `cut`."""
+        return [part for part, _ in cut(minibatch, size, tokens)]
 
     def reference_copy(self) -> LanguagePolicy:
         """Return a frozen copy of the policy as it stands."""

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
+
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-__all__ = ["cut"]
+__all__ = ["cut", "padded_tokens"]
 
 
-def cut(batch: TensorDict, size: int | None) -> list[tuple[TensorDict, Tensor]]:
-    """Cut into parts of at most ``size`` rows.
+def cut(
+    batch: TensorDict, size: int | None, tokens: int | None = None
+) -> list[tuple[TensorDict, Tensor]]:
+    """Cut into parts of at most ``size`` rows, or of at most ``tokens`` tokens.
 
-    Rows of one group stay together as far as ``size`` allows, since they share their prompt; groups
-    of similar length stand side by side; padding that all rows of a part have is trimmed.
+    Rows of one group stay together as far as that allows, since they share their prompt; groups of
+    similar length stand side by side; padding that all rows of a part have is trimmed. Tokens are
+    counted by `padded_tokens`; a row that alone has more of them makes a part of its own.
 
     Returns
     -------
     list of (TensorDict, Tensor)
         The parts, each with the indices [b] of its rows in the batch; every row occurs once.
     """
-    rows = batch.batch_size[0]
-    size = rows if size is None else max(1, size)
     group = torch.unique(batch["group"], return_inverse=True)[1]
     length = batch["completion_length"]
     longest = torch.zeros(int(group.max()) + 1, dtype=length.dtype, device=length.device)
@@ -31,22 +35,41 @@ def cut(batch: TensorDict, size: int | None) -> list[tuple[TensorDict, Tensor]]:
     order = order[group[order].argsort(stable=True)]
     order = order[longest[group[order]].argsort(stable=True)]
 
-    parts: list[list[int]] = [[]]
-    previous: list[int] = []
-    members: list[list[int]] = []
-    for row, owner in zip(order.tolist(), group[order].tolist(), strict=True):
-        if not members or [owner] != previous:
-            members.append([])
-            previous = [owner]
-        members[-1].append(row)
-    for same in members:
-        for start in range(0, len(same), size):
-            piece = same[start : start + size]
-            if parts[-1] and len(parts[-1]) + len(piece) > size:
-                parts.append([])
-            parts[-1] += piece
-    index = [torch.tensor(part, device=length.device) for part in parts if part]
+    prompt, completion = batch["prompt_length"].tolist(), length.tolist()
+
+    def fits(rows: Sequence[int]) -> bool:
+        if len(rows) == 1:
+            return True
+        if tokens is not None:
+            width = max(prompt[i] for i in rows) + max(completion[i] for i in rows)
+            return len(rows) * width <= tokens
+        return size is None or len(rows) <= size
+
+    parts: list[list[int]] = []
+    owner = group.tolist()
+    for _, members in groupby(order.tolist(), key=owner.__getitem__):
+        pieces: list[list[int]] = []
+        for row in members:
+            if pieces and fits([*pieces[-1], row]):
+                pieces[-1].append(row)
+            else:
+                pieces.append([row])
+        for piece in pieces:
+            if parts and fits(parts[-1] + piece):
+                parts[-1] += piece
+            else:
+                parts.append(piece)
+    index = [torch.tensor(part, device=length.device) for part in parts]
     return [(_trim(batch[i]), i) for i in index]
+
+
+def padded_tokens(part: TensorDict) -> int:
+    """Rows times (longest prompt + longest completion): what transformers' forward computes.
+
+    Ours computes at most as many, since it packs them and has each prompt once.
+    """
+    longest = int(part["prompt_length"].max()) + int(part["completion_length"].max())
+    return part.batch_size[0] * longest
 
 
 def _trim(part: TensorDict) -> TensorDict:
