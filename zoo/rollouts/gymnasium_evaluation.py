@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from zoo.policies.mlp import MLPPolicy
     from zoo.rollouts.gymnasium import GymnasiumRollout
 
-__all__ = ["Show", "enjoy", "play", "play_side_by_side", "student_t", "summary"]
+__all__ = [
+    "Show",
+    "enjoy",
+    "evaluation_starts",
+    "play",
+    "play_side_by_side",
+    "student_t",
+    "summary",
+]
 
 #: takes a frame and how many of them make a second
 Show = Callable[[Any, float], None]
@@ -26,6 +34,11 @@ _FRAMES_PER_SECOND = 30.0  # of an environment that does not say
 
 #: streams of the evaluation's seed; training uses others
 _STARTS, _ACTIONS = 3, 4
+
+
+def evaluation_starts(seed: int) -> EpisodeSeeds:
+    """Return what the episodes of an evaluation start from: ``starts(0, k)`` seeds the k-th."""
+    return EpisodeSeeds(seed, _STARTS)
 
 
 def play(
@@ -61,7 +74,7 @@ def play_side_by_side(
     if episodes < 1:
         raise UserError(f"evaluation needs episodes ≥ 1 (got {episodes}).")
     count = min(episodes, num_envs)
-    starts = EpisodeSeeds(seed, _STARTS)
+    starts = evaluation_starts(seed)
     sequence = np.random.SeedSequence(seed, spawn_key=(_ACTIONS,))
     rng: Any = Generators([np.random.default_rng(sequence) for _ in range(policies)])
     played: list[list[tuple[float, int]]] = [[(0.0, 0)] * episodes for _ in range(policies)]
@@ -178,7 +191,7 @@ def _episodes(
     rate = float(env.metadata.get("render_fps") or _FRAMES_PER_SECOND)
     frames: list[Any] = []
     take = frames.append if show is None else lambda frame: show(frame, rate)
-    starts = EpisodeSeeds(seed, _STARTS)
+    starts = evaluation_starts(seed)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_ACTIONS,)))
     was_training = policy.training
     policy.eval()
