@@ -34,7 +34,7 @@ def test_every_key_that_the_source_names_is_documented() -> None:
     folders.append(Path(__import__("zoo.algorithms").algorithms.__file__).parent)
     prefixes = (
         "check|completion|entropy|episode|eval|grad|group|importance|kl|policy|return|reward"
-        "|sampler|speed|stored|time|train|update"
+        "|rollout|sampler|speed|stored|time|train|update"
     )
     named = re.compile(rf'"((?:{prefixes})/[a-z]\w*)"')
     missing = {

@@ -145,6 +145,26 @@ RUNS = {
         "eval.at_start=false",
         "eval.at_end=false",
     ],
+    # batches sampled ahead, of which some wait at the interruption, and several steps on each
+    "dapo-gsm8k-ahead": [
+        "algo=dapo",
+        "env=gsm8k",
+        "model=tiny",
+        "updates=5",
+        "algo.group_size=2",
+        "algo.overlong_filter=false",
+        "algo.minibatch_size=4",
+        "algo.lr=1e-4",
+        "rollout.staleness=2",
+        "rollout.prompts=3",
+        "rollout.max_new_tokens=12",
+        "env.train_size=7",
+        "env.heldout_size=8",
+        "env.rewards=[{name: repetition, n: 1}]",
+        "eval.at_start=false",
+        "eval.every=2",
+        "eval.options.prompts=2",
+    ],
     "grpo-gsm8k": [
         "algo=grpo",
         "env=gsm8k",
@@ -210,6 +230,8 @@ def test_golden_14_a_resumed_run_equals_the_uninterrupted_one(name: str, tmp_pat
     assert whole == parts
     if name == "dapo-gsm8k":
         assert whole[rounds - 1]["refill/left_over"] > 0
+    if name == "dapo-gsm8k-ahead":
+        assert whole[-1]["rollout/age_max"] >= 2
     states = [
         torch.load(tmp_path / run_dir / "checkpoints/last.pt", weights_only=True)
         for run_dir in ("whole", "parts")

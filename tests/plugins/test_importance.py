@@ -59,6 +59,20 @@ def test_weights_are_truncated_ratios(truncation: float, weights: list[float]) -
     torch.testing.assert_close(batch["old_log_prob"], torch.full((1, 3), math.log(0.5)))
 
 
+@pytest.mark.parametrize(
+    ("given", "ahead", "weights"),
+    [(None, False, [0.5, 1.0, 1.0]), (None, True, [0.5, 1.5, 2.0]), (1.2, True, [0.5, 1.2, 1.2])],
+)
+def test_samples_of_a_round_before_are_cut_off_at_two(
+    given: float | None, ahead: bool, weights: list[float]
+) -> None:
+    """V-trace's 1 would weigh half of the steps too little where all ratios are near 1."""
+    batch = rollout([0.5, 1.5, 4.0], live=3, version=2)
+    facts = Facts("grpo", "text", sampled_ahead=ahead)
+    Importance.build(ImportanceKnobs(given), facts).on_rollout(batch, Fixed(math.log(0.5)))
+    torch.testing.assert_close(batch["importance"], torch.tensor([weights]))
+
+
 def test_the_figures_are_those_of_the_untruncated_ratios() -> None:
     figures = seen(rollout([0.5, 2.0, 4.0], live=3))
     assert figures == pytest.approx(

@@ -83,8 +83,8 @@ def build(
             f"plugins need names of their own (got {', '.join(names)}; taken are"
             f" {', '.join(_RESERVED)})."
         )
-    if cls.on_policy and not getattr(rollout, "on_policy", True):
-        _refuse_uncorrected(cls, terms)
+    if cls.on_policy:
+        _refuse_uncorrected(cls, terms, rollout)
     if fresh and hasattr(rollout, "open"):
         rollout.open()
     algorithm.attach(knobs, policy, terms)
@@ -224,6 +224,7 @@ def _control(
 def _text(
     config: Config, cls: Any, knobs: Any, env: Any, rewards: Sequence[Any] | None
 ) -> tuple[Any, Any]:
+    from zoo.rollouts.asynchronous import AsynchronousRollout
     from zoo.rollouts.text import TextRollout
 
     model = config.settings("model")
@@ -241,7 +242,9 @@ def _text(
     settings |= {"group_size": getattr(knobs, "group_size", 1), "seed": int(config["seed"])}
     if hasattr(make, "collect"):  # a whole rollout, where others only sample
         return make(env, **settings), policy
-    return TextRollout(env, make(), refill=getattr(knobs, "refill", None), **settings), policy
+    rollout = TextRollout(env, make(), refill=getattr(knobs, "refill", None), **settings)
+    staleness = rollout.knobs.staleness
+    return (AsynchronousRollout(rollout, staleness) if staleness else rollout), policy
 
 
 def _saving(config: Config, rollout: Any, recorder: Recorder | None) -> Any:
@@ -255,13 +258,19 @@ def _saving(config: Config, rollout: Any, recorder: Recorder | None) -> Any:
     return SavingRollout(rollout, folder, about, config.run.save.max_gib)
 
 
-def _refuse_uncorrected(cls: Any, terms: Sequence[Plugin]) -> None:
+def _refuse_uncorrected(cls: Any, terms: Sequence[Plugin], rollout: Any) -> None:
     """Refuse to learn from another policy's rollouts as if they were one's own."""
-    if not any(term.name == "importance" for term in terms):
-        raise UserError(
-            f"{cls.__name__} learns from its own rollouts, and has no importance correction for"
-            " saved ones: give its knobs an `importance: ImportanceKnobs`, or use algo=ppo."
-        )
+    if any(term.name == "importance" for term in terms):
+        return
+    for others, what in (
+        (not getattr(rollout, "on_policy", True), "saved ones"),
+        (getattr(rollout, "staleness", 0), "those sampled ahead (rollout.staleness)"),
+    ):
+        if others:
+            raise UserError(
+                f"{cls.__name__} learns from its own rollouts, and has no importance correction for"
+                f" {what}: give its knobs an `importance: ImportanceKnobs`, or use algo=ppo."
+            )
 
 
 def _plugins(knobs: Any, cls: Any, rollout: Any, policy: Any) -> list[Any]:
@@ -276,6 +285,7 @@ def _plugins(knobs: Any, cls: Any, rollout: Any, policy: Any) -> list[Any]:
         on_policy=cls.on_policy,
         stochastic=getattr(policy, "stochastic", True),
         group_scale=getattr(knobs, "scale", None),
+        sampled_ahead=getattr(rollout, "staleness", 0) > 0,
     )
     order = (
         ("entropy", Entropy),

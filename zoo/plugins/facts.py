@@ -31,6 +31,8 @@ class Facts:
         Whether the policy has an action distribution, hence log-probabilities and an entropy.
     group_scale : {"group", "batch", "none"} or None
         What a group-relative advantage is divided by; None where advantages aren't group-relative.
+    sampled_ahead : bool
+        Whether rollouts are sampled by earlier weights while the present ones learn.
     """
 
     algorithm: str
@@ -40,3 +42,4 @@ class Facts:
     on_policy: bool = True
     stochastic: bool = True
     group_scale: Literal["group", "batch", "none"] | None = None
+    sampled_ahead: bool = False

@@ -40,8 +40,9 @@ __all__ = ["Importance", "ImportanceKnobs"]
 class ImportanceKnobs:
     """Settings of the importance correction; by default without effect on fresh rollouts."""
 
-    #: largest weight of a step: more is less biased, and noisier by its square; 1 is V-trace's
-    truncation: float = 1.0
+    #: largest weight of a step: more is less biased, and noisier by its square; None takes
+    #: V-trace's 1, and 2 with rollout.staleness, where ratios are near 1 and half would be cut
+    truncation: float | None = None
     #: also weigh fresh steps, by trainer's against sampler's log-probabilities, and show their gap:
     #: for text sampled in bfloat16, with truncation=2; a forward pass more per rollout
     sampler: bool = False
@@ -58,22 +59,25 @@ class Importance:
     ----------
     knobs : ImportanceKnobs
         Settings.
+    sampled_ahead : bool
+        Whether rollouts come from weights of a round or a few before.
     """
 
     name = "importance"
 
-    def __init__(self, knobs: ImportanceKnobs) -> None:
+    def __init__(self, knobs: ImportanceKnobs, *, sampled_ahead: bool = False) -> None:
         self.knobs = knobs
+        self.truncation = knobs.truncation or (2.0 if sampled_ahead else 1.0)
 
     @classmethod
     def build(cls, knobs: ImportanceKnobs, facts: Facts) -> Importance:
         """Make the plugin for a run."""
-        return cls(knobs)
+        return cls(knobs, sampled_ahead=facts.sampled_ahead)
 
     @property
     def coefficient(self) -> float:
         """Return the largest weight."""
-        return self.knobs.truncation
+        return self.truncation
 
     def on_rollout(self, batch: TensorDict, policy: Any) -> dict[str, float]:
         """Write ``old_log_prob`` and ``importance`` [B, T] where other weights made a row.
@@ -95,7 +99,7 @@ class Importance:
         with torch.no_grad():
             old = batch["old_log_prob"] = policy.log_prob(batch)
         log_ratio = (old - behaviour).masked_fill(~mask, 0.0)
-        ratio, truncation = surrogate.ratio(log_ratio), self.knobs.truncation
+        ratio, truncation = surrogate.ratio(log_ratio), self.truncation
         weighed = mask if self.knobs.sampler else mask & stale[:, None]
         batch["importance"] = ratio.clamp(max=truncation).masked_fill(~weighed, 1.0)
         figures = _figures(ratio[weighed].double(), truncation)

@@ -6,6 +6,8 @@ are done are dropped, and everything that decides what is drawn is in the `Sampl
 
 from __future__ import annotations
 
+from concurrent.futures import CancelledError
+from threading import Event
 from typing import Any
 
 import torch
@@ -31,6 +33,8 @@ class HFSampler:
 
     def __init__(self, max_rows: int = 256) -> None:
         self.max_rows = max_rows
+        #: set by another thread, it ends the sampling before the next token
+        self.stop = Event()
 
     def generate(
         self,
@@ -68,7 +72,7 @@ class HFSampler:
             for start in range(0, len(prompts), together):
                 part = prompts[start : start + together]
                 first = start * samples_per_prompt
-                _sample(decoder, part, samples_per_prompt, params, generator, out, first)
+                _sample(decoder, part, samples_per_prompt, params, generator, out, first, self.stop)
         longest = max(1, int(out.length.max()))
         out.token, out.log_prob = out.token[:, :longest], out.log_prob[:, :longest]
         return out
@@ -82,6 +86,7 @@ def _sample(
     generator: torch.Generator,
     out: Samples,
     first: int,
+    stop: Event,
 ) -> None:
     """Write the completions of some prompts into the rows of ``out`` from ``first`` on."""
     device = out.token.device
@@ -91,6 +96,8 @@ def _sample(
     alive = torch.ones(count, dtype=torch.bool, device=device)
     logits = decoder.start(prompts, repeats, params.max_new_tokens)
     for step in range(params.max_new_tokens):
+        if stop.is_set():
+            raise CancelledError
         uniform = None
         if not params.greedy:
             uniform = torch.rand(count, generator=generator).to(device)[rows]

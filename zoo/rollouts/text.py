@@ -30,6 +30,8 @@ __all__ = ["TextRollout", "TextRolloutKnobs"]
 
 #: a reward that fails now and then is lived with; one that always fails ends the run after these
 _UNPAID = 10
+#: rounds ahead at most
+_STALENESS = 8
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class TextRolloutKnobs:
     max_rows: int = 256
     #: rows of completions.jsonl per update
     records: int = 4
+    #: rounds that sampling is ahead of learning, beside which it then runs; 0 is off
+    staleness: int = 0
     #: nucleus sampling; training refuses anything but 1
     top_p: float = 1.0
     #: likeliest tokens to draw from; training refuses anything but 0
@@ -58,6 +62,11 @@ class TextRolloutKnobs:
         for name in ("prompts", "max_new_tokens", "max_prompt_tokens", "max_rows"):
             if getattr(self, name) < 1:
                 raise UserError(f"rollout.{name} must be ≥ 1 (got {getattr(self, name)}).")
+        if not 0 <= self.staleness <= _STALENESS:
+            raise UserError(
+                f"rollout.staleness must be from 0 to {_STALENESS} (got {self.staleness}): each"
+                " round ahead takes a copy of the weights, and samples are of an older policy."
+            )
         refuse_filters(self.top_p, self.top_k)
 
 
