@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from zoo.functional.token_log_prob import OutputHead, statistics_of_logits, token_log_prob
 
@@ -117,6 +120,48 @@ def test_logits_form_agrees() -> None:
     whole = statistics_of_logits(logits, t["token"], temperature=0.6, reference=reference)
     for a, b in zip(chunked, whole, strict=True):
         torch.testing.assert_close(a.float(), b, atol=1e-5, rtol=1e-5)
+
+
+def peak_bytes(function: Callable[[], object]) -> int:
+    """The most that the CPU allocator gave out at one time, above what it had given before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        function()
+    events = record.profiler.kineto_results.events()
+    given = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    return max(itertools.accumulate(size for _, size in given))
+
+
+@pytest.mark.parametrize("chunk", [16, 50, 1000])
+@pytest.mark.parametrize("entropy", [False, True])
+@pytest.mark.parametrize("reference", [False, True])
+@pytest.mark.parametrize("half", [False, True])
+def test_the_peak_of_memory_is_the_documented_formula(
+    chunk: int, entropy: bool, reference: bool, half: bool
+) -> None:
+    n, vocab, size = 200, 5000, 24
+    dtype = torch.bfloat16 if half else torch.float32
+    g = torch.Generator().manual_seed(0)
+    hidden = torch.randn(n, size, generator=g).to(dtype).requires_grad_()
+    weight = torch.randn(vocab, size, generator=g).requires_grad_()
+    token = torch.randint(0, vocab, (n,), generator=g)
+    other = None
+    if reference:
+        other = OutputHead(torch.randn(n, size).to(dtype), torch.randn(vocab, size))
+
+    def run() -> None:
+        out = token_log_prob(hidden, weight, token, reference=other, chunk=chunk)
+        loss = out.log_prob.sum()
+        if entropy:
+            loss = loss + out.entropy.sum()
+        if out.kl is not None:
+            loss = loss + out.kl.sum()
+        loss.backward()
+
+    rows, numbers = min(chunk, n), 2 if half else 4
+    logits = vocab * max((12 if reference else 8) * rows, half * (2 * rows + 6 * size))
+    copies = half * (1 + reference)
+    formula = logits + n * (size * numbers + 12) + vocab * size * (4 + copies * numbers)
+    assert peak_bytes(run) == pytest.approx(formula, rel=0.1)
 
 
 def test_no_positions() -> None:

@@ -19,7 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from zoo.core.optimizer import FusedAdamW, gradient_norm
+from zoo.core.lean_state import AdamState, make_optimizer
+from zoo.core.optimizer import gradient_norm
 from zoo.core.precision import multiplies_bfloat16
 from zoo.core.protocols import Buffer, Loss, Plugin, Update
 from zoo.core.schedule import schedule
@@ -53,6 +54,9 @@ class OptimizerKnobs:
     adam_eps: float = 1e-8
     #: decoupled weight decay
     weight_decay: float = 0.0
+    #: AdamW's moments: on the parameters' device, in host memory (an accelerator's runs; elsewhere
+    #: nothing changes), or in 8 bits by bitsandbytes (which changes what is learned a little)
+    adam_state: AdamState = "device"
     #: largest L2 norm of an update's gradient; 0 turns clipping off
     max_grad_norm: float = 1.0
     #: how elementwise losses become one number: token-mean, sequence-mean or constant
@@ -128,8 +132,8 @@ class Learner:
             decay = 0.0 if plugin else knobs.weight_decay
             options.append({"params": list(parameters), "lr": lr, "weight_decay": decay})
         self._base_lr = [group["lr"] for group in options]
-        self.optimizer = FusedAdamW(
-            options, lr=knobs.lr, betas=tuple(knobs.betas), eps=knobs.adam_eps
+        self.optimizer: Any = make_optimizer(
+            knobs.adam_state, options, lr=knobs.lr, betas=tuple(knobs.betas), eps=knobs.adam_eps
         )
         self._parameters = [p for group in options for p in group["params"]]
         self._every_group = frozenset(self._groups)

@@ -183,6 +183,8 @@ def _refuse(trainers: Sequence[Trainer]) -> None:
         raise UserError(f"seeds= trains multilayer perceptrons on the CPU: {_ALONE}.")
     if getattr(knobs, "precision", "float32") == "bfloat16":
         raise UserError(f"seeds= computes in float32: leave algo.precision alone, or {_ALONE}.")
+    if getattr(knobs, "adam_state", "device") == "8bit":
+        raise UserError(f"seeds= keeps Adam's state in float32, not in 8 bits: {_ALONE}.")
     if getattr(knobs, "target_kl", None) is not None:
         raise UserError(
             "seeds= takes every seed through equally many updates, which algo.target_kl ends early:"

@@ -9,6 +9,16 @@ away, and made again in the backward pass. With z = (h Wᵀ + b) / T and p = sof
     KL(p‖r)   = Σ_j p_j (log p_j − log r_j)     ∂/∂z_j = p_j (log p_j − log r_j − KL)
 
 The last head's logits are the only ones made: nothing here knows of prompts, padding or groups.
+
+With C = min(chunk, N) the most that is allocated at one time, outputs and gradients included, is ::
+
+    bytes = k · C · V + N · (D · s + 12) + V · D · (4 + c · s)
+
+where k is 8 (two float32 numbers per logit), 12 with a reference; s is the size of the hidden
+states' numbers; the last term is the gradient of ``weight``, and c is 1 where ``weight`` has
+another dtype than the hidden states and a copy is needed (2 with such a reference), else 0. With
+c > 0 and chunks shorter than about D, the product that is added to that gradient counts in place of
+k · C · V: s · C · V + V · D · (s + 4).
 """
 
 from __future__ import annotations
@@ -79,7 +89,7 @@ def token_log_prob(
         Hidden states and output embedding of the reference policy at the same positions (constant:
         no gradient flows to it).
     chunk : int
-        Positions whose logits exist at one time; memory is about 3 · chunk · V floats.
+        Positions whose logits exist at one time; see the module for the memory that takes.
 
     Returns
     -------
@@ -132,11 +142,15 @@ class _TokenLogProb(torch.autograd.Function):
         for rows in _chunks(n, chunk):
             log_probs = head.log_softmax(rows, temperature)  # [rows, V]
             log_prob[rows] = log_probs.gather(-1, token[rows, None]).squeeze(-1)
-            probs = log_probs.exp()
-            if reference is not None:
-                ratio = log_probs - reference.log_softmax(rows, temperature)
+            if reference is None:
+                probs = log_probs.exp()
+            else:
+                ratio = reference.log_softmax(rows, temperature).neg_().add_(log_probs)
+                probs = log_probs.exp()
                 kl[rows] = ratio.mul_(probs).sum(-1)
+                del ratio  # before the next chunk's, here and below
             entropy[rows] = probs.mul_(log_probs).sum(-1).neg_()
+            del log_probs, probs
         ctx.save_for_backward(hidden, weight, bias, token, entropy, kl)
         ctx.temperature, ctx.reference, ctx.chunk = temperature, reference, chunk
         ctx.set_materialize_grads(False)
@@ -156,12 +170,13 @@ class _TokenLogProb(torch.autograd.Function):
         for rows in _chunks(hidden.shape[0], ctx.chunk):
             log_probs = head.log_softmax(rows, ctx.temperature)
             factor = None  # of p_j in ∂loss/∂z_j
-            if grad_entropy is not None:
-                factor = (log_probs + entropy[rows, None]).mul_(-grad_entropy[rows, None])
             if grad_kl is not None:
-                ratio = log_probs - ctx.reference.log_softmax(rows, ctx.temperature)
-                ratio.sub_(kl[rows, None]).mul_(grad_kl[rows, None])
-                factor = ratio if factor is None else factor.add_(ratio)
+                factor = ctx.reference.log_softmax(rows, ctx.temperature).neg_().add_(log_probs)
+                factor.sub_(kl[rows, None]).mul_(grad_kl[rows, None])
+            if grad_entropy is not None:
+                bonus = (log_probs + entropy[rows, None]).mul_(-grad_entropy[rows, None])
+                factor = bonus if factor is None else factor.add_(bonus)
+                del bonus
             grad = log_probs.exp_()
             if grad_log_prob is not None:
                 g = grad_log_prob[rows, None]
@@ -171,6 +186,7 @@ class _TokenLogProb(torch.autograd.Function):
                 grad = grad.mul_(factor)
             else:
                 grad.zero_()
+            del log_probs, factor
             grad.div_(ctx.temperature)
             if grad_bias is not None:
                 grad_bias += grad.sum(0)
@@ -178,8 +194,13 @@ class _TokenLogProb(torch.autograd.Function):
             if grad_hidden is not None:
                 torch.mm(grad, head.weight, out=grad_hidden[rows])
             if grad_weight is not None:
-                product = grad.t() @ hidden[rows]
-                grad_weight += product
+                if grad.dtype == grad_weight.dtype:
+                    grad_weight.addmm_(grad.t(), hidden[rows])
+                else:
+                    product = grad.t() @ hidden[rows]
+                    grad_weight += product
+                    del product
+            del grad
         return grad_hidden, grad_weight, grad_bias, None, None, None, None
 
 

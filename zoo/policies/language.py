@@ -58,7 +58,7 @@ class LanguageKnobs:
     #: further arguments of the chat template, as in model.template.enable_thinking=false
     template: dict[str, Any] = field(default_factory=dict)
     #: positions whose logits exist at one time
-    chunk: int = 1024
+    chunk: int = 512
 
     def __post_init__(self) -> None:
         """Refuse what can't be computed."""
