@@ -26,7 +26,7 @@ from zoo.benchmarks.readers.results_file import write_results
 from zoo.benchmarks.records import Collection, Curve, Run
 from zoo.core.run_folder import made_with
 
-__all__ = ["alternate", "arguments_of", "module"]
+__all__ = ["alternate", "arguments_of", "child", "module"]
 
 
 def arguments_of(description: str | None, tasks: Sequence[str]) -> argparse.ArgumentParser:
@@ -66,7 +66,7 @@ def alternate(
     runs = []
     for seed in range(arguments.runs):
         for library in (ours, theirs) if seed % 2 == 0 else (theirs, ours):
-            result = _child(sides[library], {**task, "seed": seed})
+            result = child(sides[library], {**task, "seed": seed})
             print(
                 f"seed {seed} {library:8} {result['steps'] / result['seconds']:8,.0f} steps/s,"
                 f" {result['steps'] / result['cpu_s']:8,.0f} per CPU second,"
@@ -86,7 +86,7 @@ def _median(runs: Sequence[Run], clock: str, library: str) -> float:
     return statistics.median(facts["env_steps"] / facts[clock] for facts in of)
 
 
-def _child(command: Sequence[str], task: Mapping[str, Any]) -> dict[str, Any]:
+def child(command: Sequence[str], task: Mapping[str, Any]) -> dict[str, Any]:
     """Run one side in a fresh process."""
     done = subprocess.run(
         [*command, json.dumps(task)],
