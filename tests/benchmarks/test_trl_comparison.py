@@ -75,7 +75,8 @@ def _side(folder: Path, name: str, **result: Any) -> list[str]:
     script.write_text(
         "import json, sys, torch\n"
         "task = json.loads(sys.argv[1])\n"
-        f"if 'out' in task: torch.save({{'w': torch.tensor([{result.get('w', 0.0)}])}}, task['out'])\n"
+        f"found = {{'w': torch.tensor([{result.get('w', 0.0)}])}}\n"
+        "if 'out' in task: torch.save(found, task['out'])\n"
         f"print('noise'); print({json.dumps(json.dumps(result))})\n"
     )
     return [sys.executable, str(script)]

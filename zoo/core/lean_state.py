@@ -46,7 +46,7 @@ class OffloadedAdamW(FusedAdamW):
         for group in self.param_groups:
             for part in _parts([p for p in group["params"] if p.grad is not None]):
                 states = [self._state_of(p) for p in part]
-                gradients = [p.grad for p in part]
+                gradients = [p.grad for p in part if p.grad is not None]
                 if shrink != 1.0:
                     torch._foreach_mul_(gradients, shrink)
                 averages = [_visiting(s["exp_avg"], p) for s, p in zip(states, part, strict=True)]
