@@ -142,4 +142,6 @@ class GRPO(Algorithm):
         metrics = {}
         if update.diagnose:
             metrics = self.diagnostics(log_ratio, advantage, out, low, high)
-        yield Loss(self.name, {"policy": policy}, batch["mask"], ("policy",), out, metrics)
+        loss = Loss(self.name, {"policy": policy}, batch["mask"], ("policy",), out, metrics)
+        loss.log_ratio = log_ratio.detach()
+        yield loss

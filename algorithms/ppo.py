@@ -142,6 +142,7 @@ class PPO(Algorithm):
         if update.diagnose:
             metrics = self.diagnostics(log_ratio, batch["advantage"], out, low, high)
         loss = Loss("ppo", terms, batch["mask"], out=out, metrics=metrics)
+        loss.log_ratio = log_ratio.detach()
         if k.target_kl is not None:
             loss.divergence, loss.limit = k3(old, out.log_prob).detach(), 1.5 * k.target_kl
         yield loss

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 #: figures that measure the machine and not the run
-_CLOCKS = ("time/", "speed/", "wall_s", "sampler/tokens_per_s")
+_CLOCKS = ("time/", "speed/", "memory/", "wall_s", "sampler/tokens_per_s")
 
 _INTERRUPT = """
 import sys

@@ -23,6 +23,7 @@ class Weight(nn.Module):
     """One number."""
 
     stepwise = False
+    version = 0
 
     def __init__(self) -> None:
         super().__init__()

@@ -23,6 +23,7 @@ from zoo.core.lean_state import AdamState, make_optimizer
 from zoo.core.optimizer import gradient_norm
 from zoo.core.precision import multiplies_bfloat16
 from zoo.core.protocols import Buffer, Loss, Plugin, Update
+from zoo.core.round_figures import RoundFigures
 from zoo.core.schedule import schedule
 from zoo.core.schema import in_range
 from zoo.errors import UserError
@@ -139,6 +140,7 @@ class Learner:
         self._every_group = frozenset(self._groups)
         self._feedback: list[tuple[Tensor, Tensor]] = []
         self._halted = False
+        self._round: RoundFigures | None = None
         self._counted: tuple[Tensor, Denominators, Tensor] | None = None
 
     def learn(self, buffer: Buffer, progress: float = 0.0, share: float = 0.0) -> dict[str, float]:
@@ -148,8 +150,10 @@ class Learner:
         Where a loss finds that the policy has moved too far, that is the last one.
         """
         # figures that are only logged cost a sixth of a small network's update
-        every, results = buffer.diagnosed_every, []
-        with _collector_paused(self.algorithm.policy.stepwise):
+        policy, results = self.algorithm.policy, []
+        every = buffer.diagnosed_every if policy.stepwise else 1
+        self._round = None if policy.stepwise else RoundFigures(policy.version)
+        with _collector_paused(policy.stepwise):
             for part in buffer.minibatches(progress):
                 diagnose = self.updates % every < self.algorithm.cycle
                 results.append(self.update(part, progress, share, diagnose))
@@ -162,6 +166,9 @@ class Learner:
         for name in dict.fromkeys(name for result in results for name in result):
             values = [float(result[name]) for result in results if name in result]
             metrics[name] = sum(values) / len(values)
+        if self._round is not None:
+            metrics |= self._round.figures(self._parameters[0].device)
+            self._round = None
         return {**metrics, **self.counts()}
 
     def counts(self) -> dict[str, float]:
@@ -282,6 +289,8 @@ class Learner:
                         figures.update(plugin.figures(loss.out, part))
                 for name, value in figures.items():
                     _add(metrics, name, aggregate(value, loss.mask, "token-mean", whole))
+            if self._round is not None:
+                self._round.add(loss, part)
 
     def _step(self) -> float:
         parameters = [p for p in self._parameters if p.grad is not None]

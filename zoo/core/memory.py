@@ -6,8 +6,12 @@ import os
 import resource
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["budget_warning", "machine_gib", "peak_rss_gib", "replay_warning"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["budget_warning", "machine_gib", "peak_cuda_gib", "peak_rss_gib", "replay_warning"]
 
 
 def peak_rss_gib() -> float:
@@ -22,6 +26,13 @@ def peak_rss_gib() -> float:
     except (OSError, ValueError, IndexError):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / (2**30 if sys.platform == "darwin" else 2**20)
+
+
+def peak_cuda_gib(device: torch.device) -> float:
+    """Return the most memory that torch's tensors took on an accelerator so far, in GiB."""
+    import torch
+
+    return torch.cuda.max_memory_allocated(device) / 2**30
 
 
 def machine_gib() -> float:

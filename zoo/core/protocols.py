@@ -104,6 +104,8 @@ class Loss:
         steps exceeds ``limit`` the step is not taken, and the round's other mini-batches are left.
     limit : float
         That bound.
+    log_ratio : Tensor or None
+        [B, T], detached: log π/π_old, whose distribution over a round is logged on text.
     """
 
     name: str
@@ -115,6 +117,7 @@ class Loss:
     td_error: Tensor | None = None
     divergence: Tensor | None = None
     limit: float = math.inf
+    log_ratio: Tensor | None = None
 
 
 class Policy(Protocol):

@@ -21,7 +21,15 @@ _LAST = (
     "stored/passes",
     "lr",
 )
-_LARGEST = ("completion/length_max", "importance/ratio_max", "sampler/log_prob_gap_max")
+_LARGEST = (
+    "completion/length_max",
+    "importance/ratio_max",
+    "memory/peak_cuda_gib",
+    "memory/peak_rss_gib",
+    "policy/ratio_max",
+    "rollout/age_max",
+    "sampler/log_prob_gap_max",
+)
 #: means over the episodes that ended in a round
 _PER_EPISODE = ("return/mean", "return/std", "episode/length")
 

@@ -43,8 +43,8 @@ class ImportanceKnobs:
     #: largest weight of a step: more is less biased, and noisier by its square; None takes
     #: V-trace's 1, and 2 with rollout.staleness, where ratios are near 1 and half would be cut
     truncation: float | None = None
-    #: also weigh fresh steps, by trainer's against sampler's log-probabilities, and show their gap:
-    #: for text sampled in bfloat16, with truncation=2; a forward pass more per rollout
+    #: also weigh fresh steps, by trainer's against sampler's log-probabilities: for text sampled in
+    #: bfloat16, with truncation=2; a forward pass more per rollout
     sampler: bool = False
 
     def __post_init__(self) -> None:
@@ -102,12 +102,7 @@ class Importance:
         ratio, truncation = surrogate.ratio(log_ratio), self.truncation
         weighed = mask if self.knobs.sampler else mask & stale[:, None]
         batch["importance"] = ratio.clamp(max=truncation).masked_fill(~weighed, 1.0)
-        figures = _figures(ratio[weighed].double(), truncation)
-        gap = log_ratio[mask & ~stale[:, None]].abs()
-        if self.knobs.sampler and len(gap):
-            figures["sampler/log_prob_gap_mean"] = float(gap.mean())
-            figures["sampler/log_prob_gap_max"] = float(gap.max())
-        return figures
+        return _figures(ratio[weighed].double(), truncation)
 
     def terms(self, out: Evaluation, batch: TensorDict, update: Update) -> dict[str, Tensor]:
         """No term: the algorithm weighs its own."""

@@ -64,7 +64,7 @@ def metrics(parts: Sequence[Answered], group_size: int) -> dict[str, float]:
 
 
 def _group_figures(total: Tensor, right: Tensor, group_size: int) -> dict[str, float]:
-    """Shares of groups that differ, are all right and all wrong; no group is a single row."""
+    """Shares of groups that differ, are all right, all wrong; rewards' std within a group."""
     if group_size < 2:
         return {}
     groups = len(total) // group_size
@@ -74,7 +74,9 @@ def _group_figures(total: Tensor, right: Tensor, group_size: int) -> dict[str, f
     any_graded = graded.any(1)
     all_right = ((rows > 0.5) | ~graded).all(1) & any_graded
     all_wrong = ((rows <= 0.5) | ~graded).all(1) & any_graded
+    spread = [float(group[group.isfinite()].std(correction=0)) for group in total.view(groups, -1)]
     return {
+        "reward/group_std": _mean(torch.tensor(spread, dtype=torch.float64)),
         "group/live_fraction": len(index[live].unique()) / groups,
         "group/all_right": float(all_right.double().mean()),
         "group/all_wrong": float(all_wrong.double().mean()),
