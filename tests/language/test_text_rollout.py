@@ -79,6 +79,8 @@ def test_figures_and_records(policy: LanguagePolicy) -> None:
     total = batch["reward"].sum(1).view(3, 4)
     expected = (total.max(1).values > total.min(1).values).float().mean()
     assert report.metrics["group/live_fraction"] == pytest.approx(float(expected))
+    deviation = total.std(1, correction=0).mean()
+    assert report.metrics["reward/group_std"] == pytest.approx(float(deviation))
     length = batch["completion_length"].float()
     assert report.metrics["completion/length_mean"] == pytest.approx(float(length.mean()))
     assert report.metrics["completion/length_max"] == float(length.max())

@@ -74,7 +74,8 @@ def _group_figures(total: Tensor, right: Tensor, group_size: int) -> dict[str, f
     any_graded = graded.any(1)
     all_right = ((rows > 0.5) | ~graded).all(1) & any_graded
     all_wrong = ((rows <= 0.5) | ~graded).all(1) & any_graded
-    spread = [float(group[group.isfinite()].std(correction=0)) for group in total.view(groups, -1)]
+    paid = [kept for kept in (g[g.isfinite()] for g in total.view(groups, -1)) if len(kept)]
+    spread = [float(kept.std(correction=0)) for kept in paid]
     return {
         "reward/group_std": _mean(torch.tensor(spread, dtype=torch.float64)),
         "group/live_fraction": len(index[live].unique()) / groups,
