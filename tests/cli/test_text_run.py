@@ -46,6 +46,27 @@ def test_the_summary_names_the_real_dataset(run: Path) -> None:
     assert {"accuracy_strict", "accuracy_lenient"} <= set(summary["eval"])
 
 
+def test_a_run_ends_with_what_it_changed(zoo: Command, run: Path, tmp_path: Path) -> None:
+    data = run.parent / "data"
+    command = [
+        *("train", "algo=grpo", "env=gsm8k", "model=tiny", f"env.path={data}", "updates=1"),
+        *("algo.group_size=2", "rollout.prompts=2", "rollout.max_new_tokens=8", "logger=none"),
+        *("eval.options.prompts=3", "eval.options.samples=2"),
+    ]
+    status, out, _ = zoo(*command, f"run_dir={tmp_path}/a")
+    assert status == 0
+    assert "finished after 1 update in" in out
+    assert re.search(r"^held-out +update 0 +update 1 +difference$", out, re.MULTILINE)
+    assert re.search(r"^pass@2 +0\.\d+ ± .* within noise$", out, re.MULTILINE)
+    changed = json.loads((tmp_path / "a/summary.json").read_text())["eval_change"]
+    assert (changed["updates"], changed["prompts"], changed["paired"]) == ([0, 1], [3, 3], True)
+    assert {"greedy_strict", "accuracy_lenient", "pass_at_k"} <= set(changed)
+    status, out, _ = zoo(*command, "eval.at_end=false", f"run_dir={tmp_path}/b")
+    assert re.search(r"^evaluation before training: .*accuracy_strict ", out, re.MULTILINE)
+    assert "evaluation: " not in out
+    assert "held-out" not in out
+
+
 def test_completions_are_kept_with_their_rewards(run: Path) -> None:
     rows = [json.loads(line) for line in (run / "completions.jsonl").read_text().splitlines()]
     assert {row["updates"] for row in rows} == {1, 2}

@@ -175,10 +175,20 @@ def test_evaluation_figures(policy: LanguagePolicy) -> None:
         "pass_at_k",
         "greedy_strict",
         "greedy_lenient",
+        "accuracy_lenient_ci95",
+        "pass_at_k_ci95",
+        "greedy_strict_ci95",
+        "greedy_lenient_ci95",
         "length_mean",
         "truncated",
     }
     assert result["pass_at_k"] >= result["accuracy_strict"]
+    assert rollout.outcomes is not None
+    assert len(set(rollout.outcomes["prompts"])) == 10
+    for name, each in rollout.outcomes["values"].items():
+        assert result[name] == pytest.approx(np.mean(each))
+        width = result["accuracy_ci95" if name == "accuracy_strict" else f"{name}_ci95"]
+        assert width == pytest.approx(clustered_ci95(np.array(each)))
     assert rollout.evaluate(policy, prompts=6, samples=0)["n"] == 6
     with pytest.raises(UserError, match="k=5"):
         rollout.evaluate(policy, samples=4, k=5)

@@ -141,7 +141,7 @@ def _train(trainer: Trainer) -> int:
     folder = trainer.recorder.folder
     if trainer.done >= trainer.total and folder.read_summary().get("status") == "finished":
         trainer.close()
-        print(f"this run is finished: {trainer.done:,} {_unit(trainer)}; results: {folder.path}")
+        print(f"this run is finished: {_spent(trainer)}; results: {folder.path}")
         return 0
     go_on = f"go on with: zoo train --resume {shlex.quote(str(folder.path))}"
     try:
@@ -154,29 +154,46 @@ def _train(trainer: Trainer) -> int:
     finally:
         trainer.close()
     if summary["status"] == "interrupted":
-        print(f"interrupted after {trainer.done:,} {_unit(trainer)}, saved; {go_on}")
+        print(f"interrupted after {_spent(trainer)}, saved; {go_on}")
         return 130
-    print(f"finished after {trainer.done:,} {_unit(trainer)} in {summary['wall_s']:.0f} s")
+    print(f"finished after {_spent(trainer)} in {summary['wall_s']:.0f} s")
     last, best = summary["eval"], summary["eval_best"]
     if last:
-        print(f"evaluation: {evaluation_line(last)}")
+        print(f"evaluation{_when(trainer, last)}: {evaluation_line(last)}")
     if best and best != last:
         print(f"best evaluation: {evaluation_line(best)}")
+    if summary.get("eval_change"):
+        from zoo.core.before_after import table
+
+        print(table(summary["eval_change"]))
     print(f"results: {folder.path}")
     return 0
 
 
 def evaluation_line(result: Mapping[str, Any]) -> str:
-    """Return an evaluation's figures in one line."""
-    return "  ".join(
-        f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}"
-        for key, value in result.items()
-        if isinstance(value, int | float)
-    )
+    """Return an evaluation's figures in one line; an interval stands behind its figure."""
+    shown = []
+    for key, value in result.items():
+        if not isinstance(value, int | float) or key.removesuffix("_ci95") in {*result} - {key}:
+            continue
+        width = result.get(f"{key}_ci95")
+        text = f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}"
+        shown.append(text if width is None else f"{text} ± {width:.3f}")
+    return "  ".join(shown)
 
 
-def _unit(trainer: Trainer) -> str:
-    return trainer.unit.replace("_", " ")
+def _spent(trainer: Trainer, done: int | None = None) -> str:
+    """Return how much of the budget was spent, as in ``1 update`` or ``256 env steps``."""
+    done, unit = trainer.done if done is None else done, trainer.unit.replace("_", " ")
+    return f"{done:,} {unit.removesuffix('s') if done == 1 else unit}"
+
+
+def _when(trainer: Trainer, result: Mapping[str, Any]) -> str:
+    """Say of which weights an evaluation is, where they aren't the final ones."""
+    done = result[trainer.unit]
+    if done == trainer.done:
+        return ""
+    return f" after {_spent(trainer, done)}, not at the end" if done else " before training"
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from zoo.core.before_after import change
 from zoo.core.memory import peak_rss_gib
 from zoo.core.protocols import Report
 from zoo.core.rows import Row
@@ -35,6 +36,7 @@ class Recorder:
         self._counters: dict[str, Any] = {}
         self._file = ""
         self.evaluations: dict[str, Any] = {"first": None, "last": None, "best": None}
+        self.outcomes: dict[str, Any] = {"first": None, "last": None}
 
     def begin(self, done: int, total: int) -> None:
         """Tell the loggers where the run stands and its budget, which may have grown."""
@@ -82,9 +84,21 @@ class Recorder:
         if not self.loggers:
             print(text, file=sys.stderr, flush=True)
 
-    def keep(self, result: dict[str, float], counters: Mapping[str, Any], score: str) -> bool:
-        """Remember an evaluation as the last one, and whether it is the best so far."""
+    def keep(
+        self,
+        result: dict[str, float],
+        counters: Mapping[str, Any],
+        score: str,
+        outcomes: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Remember an evaluation as the last one, and return whether it is the best so far.
+
+        ``outcomes`` is what each of its prompts was worth, where it had any.
+        """
         kept = self.evaluations
+        if outcomes is not None:
+            each = {**outcomes, "updates": counters["updates"]}
+            self.outcomes["first"], self.outcomes["last"] = self.outcomes["first"] or each, each
         result = {**result, **{k: counters[k] for k in ("env_steps", "updates")}}
         kept["first"], kept["last"] = kept["first"] or result, result
         best = kept["best"] is None or result[score] > kept["best"][score]
@@ -121,6 +135,9 @@ class Recorder:
             "eval_first": self.evaluations["first"],
             "eval_best": self.evaluations["best"],
         }
+        first, last = self.outcomes["first"], self.outcomes["last"]
+        if first is not None and first["updates"] < last["updates"]:
+            summary["eval_change"] = change(first, last)
         written: dict[str, Any] = self.folder.write_summary(summary) if self.folder else summary
         return written
 
@@ -128,6 +145,7 @@ class Recorder:
         """Return the evaluations so far, and the row that is not written yet."""
         return {
             "evaluations": dict(self.evaluations),
+            "outcomes": dict(self.outcomes),
             "row": self._row.state_dict(),
             "written": self._written,
         }
@@ -135,6 +153,7 @@ class Recorder:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a :meth:`state_dict`."""
         self.evaluations, self._written = dict(state["evaluations"]), state["written"]
+        self.outcomes = dict(state.get("outcomes") or self.outcomes)
         self._row.load_state_dict(state["row"])
 
     def close(self) -> None:

@@ -104,9 +104,11 @@ class Trainer:
     def measure(self) -> dict[str, float]:
         """Evaluate, keep the weights that measured best, and return the figures."""
         start, result = perf_counter(), self.evaluate()
-        if self.recorder.keep(result, self.counters, self.score) and self.recorder.folder:
-            best = self.recorder.folder.checkpoints / "best.pt"
-            checkpoint.save(checkpoint.lightened(self.state_dict()), best)
+        each = getattr(self.rollout, "outcomes", None)
+        best = self.recorder.keep(result, self.counters, self.score, each)
+        if best and self.recorder.folder:
+            path = self.recorder.folder.checkpoints / "best.pt"
+            checkpoint.save(checkpoint.lightened(self.state_dict()), path)
         return {f"eval/{k}": v for k, v in result.items()} | {"time/eval": perf_counter() - start}
 
     def save(self, path: Path | str | None = None) -> None:

@@ -121,6 +121,8 @@ class TextRollout:
         self._notices: list[str] = []
         self._errors: list[str] = []
         self._report = Report()
+        #: what each prompt of the last evaluation was worth, by its figures
+        self.outcomes: dict[str, Any] | None = None
 
     # Training.
 
@@ -198,7 +200,9 @@ class TextRollout:
             ``accuracy_strict``, ``accuracy_lenient`` (means over prompts × samples),
             ``accuracy_ci95`` (half-width for the strict one, of means per prompt, because samples
             of one prompt aren't independent), ``pass_at_k`` (unbiased), ``k``, ``n`` (prompts),
-            ``greedy_strict``, ``greedy_lenient``, ``length_mean``, ``truncated``.
+            ``greedy_strict``, ``greedy_lenient``, ``length_mean``, ``truncated``; the others'
+            half-widths as ``accuracy_lenient_ci95``, ``pass_at_k_ci95``, ``greedy_strict_ci95``,
+            ``greedy_lenient_ci95``. ``outcomes`` has what each prompt was worth.
         """
         k = samples if k is None else k
         check_options(
@@ -218,6 +222,7 @@ class TextRollout:
         order = np.random.default_rng(np.random.SeedSequence(seed)).permutation(len(held_out))
         index = order[:prompts].tolist()
         result: dict[str, float] = {}
+        values: dict[str, list[float]] = {}
         passes = [(True, 1)] if greedy else []
         passes += [(False, samples)] if samples else []
         for is_greedy, repeats in passes:
@@ -240,10 +245,12 @@ class TextRollout:
                 drawn,
                 graded_only=True,
             )
-            result |= summary(answered.scores, drawn, repeats, k, is_greedy)
+            figures, each = summary(answered.scores, drawn, repeats, k, is_greedy)
+            result, values = result | figures, values | each
         if not samples:
             result |= {"accuracy_strict": result["greedy_strict"]}
             result |= {"accuracy_lenient": result["greedy_lenient"]}
+        self.outcomes = {"prompts": [held_out[i].id for i in index], "k": k, "values": values}
         return result
 
     def enjoy(

@@ -6,12 +6,11 @@ import math
 
 import numpy as np
 
+from zoo.core.before_after import clustered_ci95
 from zoo.core.protocols import Scores
 from zoo.rollouts.sampling import Samples
 
 __all__ = ["clustered_ci95", "pass_at_k", "summary"]
-
-_Z = 1.959964
 
 
 def pass_at_k(correct: int, n: int, k: int) -> float:
@@ -27,28 +26,17 @@ def pass_at_k(correct: int, n: int, k: int) -> float:
     return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
-def clustered_ci95(means: np.ndarray) -> float:
-    """Half-width of the 95 % interval of a mean of per-prompt means.
-
-    Completions of one prompt resemble each other, so the prompts are what is counted. Where all
-    prompts agree at 0 or 1 the normal interval would be 0 wide; there it is Wilson's.
-    """
-    n = len(means)
-    if n < 2:
-        return math.nan
-    deviation = float(means.std(ddof=1))
-    if deviation > 0.0:
-        return _Z * deviation / math.sqrt(n)
-    p = float(means.mean())
-    return _Z / (1 + _Z**2 / n) * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
-
-
 def summary(
     scores: Scores, samples: Samples, repeats: int, k: int, greedy: bool
-) -> dict[str, float]:
+) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Figures of one evaluation pass with ``repeats`` completions per prompt, side by side.
 
     A completion whose grading failed counts as wrong, and ``failed`` says what share that was.
+
+    Returns
+    -------
+    figures, values : dict
+        Means and half-widths of their 95 % intervals; and what each prompt was worth, by figure.
     """
     strict, lenient = (
         np.asarray(scores.grades[f"accuracy_{name}"], np.float64).reshape(-1, repeats)
@@ -56,22 +44,25 @@ def summary(
     )
     failed = float(np.isnan(strict).mean())
     strict, lenient = np.nan_to_num(strict), np.nan_to_num(lenient)
-    shape = {
-        **({"failed": failed} if failed else {}),
+    kind = "greedy" if greedy else "accuracy"
+    values = {f"{kind}_strict": strict.mean(1), f"{kind}_lenient": lenient.mean(1)}
+    if not greedy:
+        correct = np.rint(strict.sum(1)).astype(int).tolist()
+        values["pass_at_k"] = np.array([pass_at_k(c, repeats, k) for c in correct])
+    figures: dict[str, float] = {}
+    for name, each in values.items():
+        figures |= {name: float(each.mean()), f"{name}_ci95": clustered_ci95(each)}
+    # The strict one's is accuracy_ci95. Of figures that both passes have the sampled ones' count:
+    # they come last.
+    figures["accuracy_ci95"] = figures.pop(f"{kind}_strict_ci95")
+    if greedy:
+        figures["greedy_strict_ci95"] = figures["accuracy_ci95"]
+    else:
+        figures["k"] = k
+    figures |= {"failed": failed} if failed else {}
+    figures |= {
         "length_mean": float(samples.length.float().mean()),
         "truncated": float((~samples.finished).float().mean()),
         "n": len(strict),
     }
-    if greedy:
-        # Length and truncation are the sampled ones' where both are measured: they come last.
-        figures = {"greedy_strict": float(strict.mean()), "greedy_lenient": float(lenient.mean())}
-        return {**figures, **shape, "accuracy_ci95": clustered_ci95(strict.mean(1))}
-    correct = np.rint(strict.sum(1)).astype(int).tolist()
-    return {
-        "accuracy_strict": float(strict.mean()),
-        "accuracy_lenient": float(lenient.mean()),
-        "accuracy_ci95": clustered_ci95(strict.mean(1)),
-        "pass_at_k": float(np.mean([pass_at_k(c, repeats, k) for c in correct])),
-        "k": k,
-        **shape,
-    }
+    return figures, {name: each.tolist() for name, each in values.items()}
