@@ -13,6 +13,7 @@ import pytest
 from zoo.core import loggers
 from zoo.core.config import compose
 from zoo.core.loggers import Console, duration, figures, make_loggers, sample, short
+from zoo.core.sample_table import columns
 from zoo.errors import UserError
 
 
@@ -48,15 +49,53 @@ def test_lines_come_at_intervals_and_for_evaluations_and_at_the_end() -> None:
     assert "eval 99.0" in lines[2]  # the last evaluation stays in sight
 
 
-def test_text_runs_show_a_sample_completion_now_and_then() -> None:
-    shown, stream = console("text", every_s=1e9, samples_every_s=1e9)
-    record = {"prompt": "What is 2 + 2?", "completion": "#### 4", "reward": 1.0}
-    shown.log(1, {"updates": 1, "reward/mean": 0.5}, [record])
-    shown.log(2, {"updates": 2, "reward/mean": 0.5}, [record])
+RECORD = {
+    "id": "train/1",
+    "prompt": "What is [2] + 2?",
+    "completion": "#### 4 [/] :smile:",
+    "tokens": 5,
+    "finished": False,
+    "reward": 1.0,
+    "items": {"accuracy": 1.0, "format": None},
+}
+
+
+def test_text_runs_show_a_table_of_completions_now_and_then() -> None:
+    shown, stream = console("text", every_s=1e9, samples_every=3, samples=2)
+    for update in (1, 2, 3, 4, 5):
+        shown.log(update, {"updates": update}, [RECORD, RECORD, RECORD])
     text = stream.getvalue()
-    assert text.count("sample (reward 1.0)") == 1
-    assert "prompt: What is 2 + 2?" in text
-    assert "completion: #### 4" in text
+    assert text.count("sample") == 2  # its head, of rounds 1 and 4
+    assert text.count("What is [2] + 2?") == text.count("#### 4 [/] :smile:") == 4
+    assert text.count("reward 1") == text.count("accuracy 1") == text.count("format –") == 4
+    assert text.count("5 tokens, cut") == 4
+
+
+def test_no_table_where_none_is_asked_for_or_there_is_no_completion() -> None:
+    shown, stream = console("text", every_s=1e9, samples_every=0)
+    shown.log(1, {"updates": 1}, [RECORD])
+    assert "reward 1" not in stream.getvalue()
+    shown, stream = console(every_s=1e9)
+    shown.log(1, {"env_steps": 1}, [{"return": 3.0, "length": 7}])
+    assert "sample" not in stream.getvalue()
+    for wrong in ({"samples_every": -1}, {"samples": 0}):
+        with pytest.raises(UserError, match=f"needs {next(iter(wrong))} ≥ "):
+            console("text", **wrong)
+
+
+def test_long_texts_show_a_prompts_end_and_a_completions_start() -> None:
+    shown, stream = console("text", every_s=1e9)
+    shown.log(1, {}, [{"prompt": "X" * 300 + "Y", "completion": "V" + "W" * 300, "tokens": 9}])
+    text = stream.getvalue()
+    assert [text.count(letter) for letter in "XYVW"] == [239, 1, 1, 239]
+    assert text.count("…") == 2
+
+
+def test_columns_of_records_that_differ() -> None:
+    names, rows = columns([RECORD, {"id": "train/2", "items": {"accuracy": 0}, "turns": [1]}])
+    assert names[:4] == ["id", "prompt", "completion", "tokens"]
+    assert names[-3:] == ["items/accuracy", "items/format", "turns"]
+    assert rows[1] == ["train/2", None, None, None, None, None, 0, None, "[1]"]
 
 
 def test_brackets_in_a_completion_are_no_markup() -> None:
@@ -166,9 +205,14 @@ def test_wandb_works_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     config = compose(["algo=ppo", "env=CartPole-v1", "logger=[none,wandb]"])
     (logger,) = make_loggers(config, tmp_path)
     logger.log(1, {"return/mean": 21.5}, [])
+    logger.log(2, {"return/mean": 21.5}, [RECORD, {**RECORD, "reward": 0.25}])
     logger.notice("a notice")
     logger.close()
-    assert list((tmp_path / "wandb").glob("offline-run-*"))
+    (folder,) = (tmp_path / "wandb").glob("offline-run-*")
+    (file,) = folder.glob("files/media/table/completions_*.table.json")
+    table = json.loads(file.read_text())
+    assert table["columns"][0] == "id" and "items/accuracy" in table["columns"]
+    assert [row[table["columns"].index("reward")] for row in table["data"]] == [1.0, 0.25]
 
 
 def test_records_are_serialisable(finished: Path) -> None:

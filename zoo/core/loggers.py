@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from zoo.core.config import Config, locate
+from zoo.core.sample_table import Every, columns, for_terminal
+from zoo.core.schema import in_range
 from zoo.core.worlds import WORLDS
 
 __all__ = ["Console", "Logger", "TensorBoard", "WandB", "make_loggers"]
@@ -75,7 +77,7 @@ def make_loggers(config: Config, folder: Path, done: int = 0) -> list[Logger]:
 
 
 class Console:
-    """Progress, the six figures that matter and, on text, a sample completion now and then.
+    """Progress, the six figures that matter and, on text, sampled completions now and then.
 
     On a terminal a bar with the remaining time stands below the lines; elsewhere only lines come.
 
@@ -89,8 +91,10 @@ class Console:
         How much of the budget a resumed run has spent.
     every_s : float
         Least time between two lines of figures.
-    samples_every_s : float
-        Least time between two sample completions.
+    samples_every : int
+        Updates between two tables of sampled completions; 0 shows none.
+    samples : int
+        Completions in each.
     stream : file, optional
         In place of standard output.
     """
@@ -101,7 +105,8 @@ class Console:
         folder: Path,
         done: int = 0,
         every_s: float = 10.0,
-        samples_every_s: float = 60.0,
+        samples_every: int = 25,
+        samples: int = 1,
         stream: TextIO | None = None,
     ) -> None:
         from rich.console import Console as Rich
@@ -116,9 +121,10 @@ class Console:
         self.unit = WORLDS[self.world].unit
         self.progress: Any = None
         self._total, self._done = _budget(config), done
-        self.every_s, self.samples_every_s = every_s, samples_every_s
+        self.every_s, self.samples, self.tables = every_s, samples, Every(samples_every)
+        in_range(self, "samples", low=1)
         self.terminal = Terminal(file=stream or sys.stdout, highlight=False, soft_wrap=True)
-        self.started, self.shown, self.sampled = time.monotonic(), -math.inf, -math.inf
+        self.started, self.shown = time.monotonic(), -math.inf
         self.latest: dict[str, Any] = {}  # of every figure, the last one that was known
         if self.terminal.is_terminal:
             self.progress = self._bar(done)
@@ -167,9 +173,8 @@ class Console:
             head = f"{unit} {done:,}/{self.total:,}"
             self._print(f"{head}  {line}" + (f"  left {left}" if done < self.total else ""))
             self.shown = now
-        if records and self.world == "text" and now - self.sampled >= self.samples_every_s:
-            self._print(sample(records[0]))
-            self.sampled = now
+        if self.tables.due(updates, records):
+            self.terminal.print(for_terminal(records[: self.samples]), soft_wrap=False)
 
     def notice(self, text: str) -> None:
         """Print one sentence."""
@@ -234,7 +239,10 @@ class TensorBoard:
 
 
 class WandB:
-    """Weights & Biases; ``WANDB_MODE=offline`` keeps everything in the run folder."""
+    """Weights & Biases; ``WANDB_MODE=offline`` keeps everything in the run folder.
+
+    ``samples_every`` is the number of updates between two tables ``completions``; 0 sends none.
+    """
 
     def __init__(
         self,
@@ -243,9 +251,10 @@ class WandB:
         done: int = 0,
         project: str = "algorithm-zoo",
         entity: str | None = None,
+        samples_every: int = 25,
     ) -> None:
         self.total, self.done = _budget(config), done
-        init = locate("wandb.init", "loggers")
+        init, self.tables = locate("wandb.init", "loggers"), Every(samples_every)
         self.run = init(
             project=project,
             entity=entity,
@@ -259,8 +268,14 @@ class WandB:
     def log(
         self, updates: int, metrics: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Send every figure at this update."""
-        self.run.log(numbers(metrics), step=updates)
+        """Send every figure at this update, and the completions where that is due."""
+        row: dict[str, Any] = dict(numbers(metrics))
+        if self.tables.due(updates, records):
+            names, values = columns(records)
+            # numbers that are whole in one row need not be in the next
+            table = locate("wandb.Table", "loggers")(names, values, allow_mixed_types=True)
+            row["completions"] = table
+        self.run.log(row, step=updates)
 
     def notice(self, text: str) -> None:
         """Put the sentence into the run's notes."""
