@@ -22,6 +22,8 @@ _COMMANDS = {
     "train": "train an algorithm on an environment",
     "eval": "measure a run on episodes or held-out prompts",
     "enjoy": "watch a run act, or read its completions",
+    "export": "write a run's language model as a folder for transformers, peft and vLLM",
+    "merge": "add an adapter to its base and write the whole model",
     "bench": "run a suite of algorithms, environments and seeds",
     "report": "compare runs, and say what follows",
     "list": "show algorithms, environments, models and presets, and who runs on whom",

@@ -41,8 +41,11 @@ class Target:
         parameters, buffers = dict(online.named_parameters()), dict(online.named_buffers())
         own_parameters = dict(self.module.named_parameters())
         own_buffers = dict(self.module.named_buffers())
-        self._own: list[Tensor] = list(own_parameters.values())
-        self._online: list[Tensor] = [parameters[name] for name in own_parameters]
+        # What is frozen may be shared: the base under an adapter.
+        pairs = [(own, parameters[name]) for name, own in own_parameters.items()]
+        moving = [(own, online) for own, online in pairs if own is not online]
+        self._own: list[Tensor] = [own for own, _ in moving]
+        self._online: list[Tensor] = [online for _, online in moving]
         self._own_buffers = list(own_buffers.values())
         self._online_buffers = [buffers[name] for name in own_buffers]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -24,6 +25,7 @@ from zoo.functional.token_log_prob import (
     statistics_of_logits,
     token_log_prob,
 )
+from zoo.policies.adapters import LoraKnobs, is_adapted, is_adapter_folder
 from zoo.policies.language_batches import cut
 from zoo.policies.layout import TextRows
 from zoo.policies.llama import LlamaForward
@@ -59,6 +61,10 @@ class LanguageKnobs:
     template: dict[str, Any] = field(default_factory=dict)
     #: positions whose logits exist at one time
     chunk: int = 512
+    #: low-rank adapters in place of the whole model's training
+    lora: LoraKnobs = field(default_factory=LoraKnobs)
+    #: nf4 keeps the frozen base in 4 bits (with lora; bitsandbytes)
+    quantize: Literal["nf4"] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what can't be computed."""
@@ -69,6 +75,11 @@ class LanguageKnobs:
             )
         if self.chunk < 1:
             raise UserError(f"model.chunk must be ≥ 1 (got {self.chunk}).")
+        if self.quantize and not self.lora.rank and not is_adapter_folder(Path(self.path or "")):
+            raise UserError(
+                f"model.quantize={self.quantize} freezes the weights, so something else must be"
+                " trained: give model.lora.rank=16, say."
+            )
 
 
 class LanguagePolicy(nn.Module):
@@ -108,6 +119,9 @@ class LanguagePolicy(nn.Module):
         self.has_critic = critic
         self.is_llama = LlamaForward.supports(model)
         self._plain_head: bool | None = None
+        if is_adapted(model):
+            self.register_state_dict_post_hook(_leave_out_the_base)
+            self.register_load_state_dict_post_hook(_miss_no_base)
         _remove_dropout(model)
         # transformers checkpoints only in training mode, which without dropout changes nothing else
         self.train()
@@ -144,7 +158,7 @@ class LanguagePolicy(nn.Module):
                 "twin critics (algo.double_q=true) are for control tasks: two value heads on one"
                 " language model, both starting at 0, would stay the same. Leave it at false."
             )
-        from zoo.policies.language_loading import load_model
+        from zoo.policies.language_loading import load_adapted
 
         if isinstance(source, LanguageKnobs):
             knobs = source
@@ -152,7 +166,8 @@ class LanguagePolicy(nn.Module):
         path = source if isinstance(source, str) else source.path
         if not path:
             raise UserError("which language model? Name one: model=tiny, a folder, or OWNER/NAME.")
-        model, tokenizer = load_model(path, getattr(torch, knobs.dtype))
+        dtype = getattr(torch, knobs.dtype)
+        model, tokenizer = load_adapted(path, dtype, knobs.lora, knobs.quantize)
         return cls(model, tokenizer, knobs, critic=bool(critic))
 
     @property
@@ -233,8 +248,13 @@ class LanguagePolicy(nn.Module):
         return [part for part, _ in cut(minibatch, size, tokens)]
 
     def reference_copy(self) -> LanguagePolicy:
-        """Return a frozen copy of the policy as it stands."""
-        twin = LanguagePolicy(copy.deepcopy(self.model), self.codec.tokenizer, self.knobs)
+        """Return a frozen copy of the policy as it stands; a frozen base is shared, not copied.
+
+        So the reference of a fresh adapter is the base itself, since B = 0, and that of a continued
+        one has a copy of the adapter.
+        """
+        frozen = {id(p): p for p in self.model.parameters() if not p.requires_grad}
+        twin = LanguagePolicy(copy.deepcopy(self.model, frozen), self.codec.tokenizer, self.knobs)
         return twin.requires_grad_(False)
 
     # What the sampler asks.
@@ -310,6 +330,20 @@ class LanguagePolicy(nn.Module):
             values = function(part)
             out[index, : values.shape[1]] = values
         return out
+
+
+def _leave_out_the_base(policy: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    """Keep a frozen base out of checkpoints: it is loaded from where it came from."""
+    for key in [k for k in state if _is_base(k.removeprefix(prefix))]:
+        del state[key]
+
+
+def _miss_no_base(policy: nn.Module, keys: Any) -> None:
+    keys.missing_keys[:] = [key for key in keys.missing_keys if not _is_base(key)]
+
+
+def _is_base(key: str) -> bool:
+    return key.startswith("model.") and ".lora_" not in key
 
 
 def _remove_dropout(model: nn.Module) -> None:

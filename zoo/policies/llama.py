@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from zoo.policies.adapters import is_exact, low_rank
 from zoo.policies.layout import Packing, TextRows
 from zoo.policies.llama_ops import attend, rms_norm, rotate, swiglu
 
@@ -76,7 +77,7 @@ class LlamaForward:
         if getattr(model.model.rotary_emb, "rope_type", "default") in ("dynamic", "longrope"):
             return False
         projections = [m for m in model.modules() if hasattr(m, "in_features")]
-        return all(type(m) is nn.Linear for m in projections)
+        return all(is_exact(m) for m in projections)
 
     def head(self) -> tuple[Tensor, Tensor | None]:
         """Weight [V, D] and bias of the output layer."""
@@ -312,9 +313,10 @@ def _attend_fused(
 
 
 def _linear(module: nn.Linear, x: Tensor) -> Tensor:
-    """The layer in the input's dtype, whatever its parameters are kept in."""
+    """The layer, and its adapter, in the input's dtype, whatever its parameters are kept in."""
     bias = None if module.bias is None else module.bias.to(x.dtype)
-    return F.linear(x, module.weight.to(x.dtype), bias)
+    out, added = F.linear(x, module.weight.to(x.dtype), bias), low_rank(module, x)
+    return out if added is None else out + added
 
 
 def _is_silu(activation: Any) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from zoo.policies.adapters import weight
 from zoo.policies.layout import Packing, TextRows, round_up
 from zoo.policies.llama import LlamaForward
 from zoo.policies.transformers_forward import left_pad
@@ -69,8 +70,8 @@ class LlamaDecoder:
         attention, mlp, scale = layer.self_attn, layer.mlp, self.size**-0.5
 
         def join(*modules: Any) -> tuple[Tensor, Tensor | None]:
-            weight = torch.cat([m.weight for m in modules])
-            return weight, None if modules[0].bias is None else torch.cat([m.bias for m in modules])
+            joined = torch.cat([weight(m) for m in modules])
+            return joined, None if modules[0].bias is None else torch.cat([m.bias for m in modules])
 
         qkv, bias = join(attention.q_proj, attention.k_proj, attention.v_proj)
         gate_up, gate_up_bias = join(mlp.gate_proj, mlp.up_proj)
@@ -97,12 +98,12 @@ class LlamaDecoder:
             qkv=qkv.to(self.dtype),
             qkv_bias=cast(bias),
             query_key_norm=norm,
-            out=attention.o_proj.weight.detach().to(self.dtype),
+            out=weight(attention.o_proj).detach().to(self.dtype),
             out_bias=cast(attention.o_proj.bias),
             mlp_norm=layer.post_attention_layernorm.weight.detach().float(),
             gate_up=gate_up.to(self.dtype),
             gate_up_bias=cast(gate_up_bias),
-            down=mlp.down_proj.weight.detach().to(self.dtype),
+            down=weight(mlp.down_proj).detach().to(self.dtype),
             down_bias=cast(mlp.down_proj.bias),
         )
 
