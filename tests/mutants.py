@@ -78,14 +78,15 @@ class Mutant:
 
     path: str
     line: int
+    code: str
     before: str
     after: str
     tree: ast.Module
 
     @property
     def key(self) -> str:
-        """Names the change without the line, which moves."""
-        return f"{self.path}: {self.before} → {self.after}"
+        """Names the change by the code of its line; the line's number moves."""
+        return f"{self.path}: {self.code}: {self.before} → {self.after}"
 
 
 def changes(node: ast.AST) -> Iterator[ast.AST]:
@@ -141,7 +142,8 @@ def sites(node: ast.AST, inside: bool = False) -> Iterator[tuple[ast.AST, str, i
 
 def mutants(path: Path) -> Iterator[Mutant]:
     """Yield every mutant of a file."""
-    tree, name = ast.parse(path.read_text("utf-8")), path.relative_to(ROOT).as_posix()
+    text, name = path.read_text("utf-8"), path.relative_to(ROOT).as_posix()
+    tree, lines = ast.parse(text), text.splitlines()
     for parent, field, index in list(sites(tree)):
         value = getattr(parent, field)
         node = value if index is None else value[index]
@@ -150,7 +152,8 @@ def mutants(path: Path) -> Iterator[Mutant]:
             _put(parent, field, index, new)
             changed = ast.fix_missing_locations(copy.deepcopy(tree))
             _put(parent, field, index, node)
-            yield Mutant(name, node.lineno, _said(node), _said(new), changed)
+            code = lines[node.lineno - 1].strip()
+            yield Mutant(name, node.lineno, code, _said(node), _said(new), changed)
 
 
 def _put(parent: ast.AST, field: str, index: int | None, node: ast.AST) -> None:
@@ -233,9 +236,7 @@ def main() -> int:
         if survives(mutant, asked.tests):
             alive.append(mutant)
             why = known.get(mutant.key, "NOT EXPLAINED")
-            print(
-                f"{mutant.path}:{mutant.line}: {mutant.before} → {mutant.after}: {why}", flush=True
-            )
+            print(f"line {mutant.line}: {mutant.key}: {why}", flush=True)
         elif sys.stderr.isatty():
             print(f"{number} of {len(every)}", end="\r", file=sys.stderr)
     killed, took = len(every) - len(alive), time.monotonic() - start

@@ -27,7 +27,7 @@ def test_golden_23_micro_batches_of_10_and_100_tokens_are_divided_by_110():
     generator = torch.Generator().manual_seed(0)
     first, second = torch.rand(1, 10, generator=generator), torch.rand(1, 100, generator=generator)
     masks = [torch.ones(1, 10, dtype=torch.bool), torch.ones(1, 100, dtype=torch.bool)]
-    whole = denominators(masks[0]) + denominators(masks[1])
+    whole = denominators(torch.arange(100) < torch.tensor([[10], [100]]))
     assert whole.tokens.item() == 110 and whole.constant is None
     parts = [
         aggregate(x, m, "token-mean", whole) for x, m in zip((first, second), masks, strict=True)
@@ -84,6 +84,38 @@ def test_an_update_without_a_live_step_is_zero():
         total = aggregate(values, mask, mode, denominators(mask, max_length=3))
         total.backward()
         assert total.item() == 0 and values.grad.eq(0).all()
+
+
+def test_one_live_step_is_divided_by_one():
+    mask, values = torch.tensor([[True, False]]), torch.tensor([[3.0, torch.nan]])
+    for mode in MODES:
+        whole = denominators(mask, max_length=1)
+        assert aggregate(values, mask, mode, whole).item() == 3.0
+        assert weights(mask, mode, whole).tolist() == [[1.0, 0.0]]
+
+
+def test_only_a_mask_without_a_gap_is_dense():
+    assert denominators(torch.ones(1, 1, dtype=torch.bool)).dense
+    assert not denominators(torch.tensor([[True, False]])).dense
+    assert not denominators(torch.ones(0, 4, dtype=torch.bool)).dense
+
+
+def test_a_group_of_one_process_counts_as_that_process_alone(tmp_path):
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1
+    )
+    try:
+        whole = denominators(MASK, max_length=8).across_ranks()
+        without = denominators(MASK).across_ranks()
+    finally:
+        torch.distributed.destroy_process_group()
+    own = denominators(MASK, max_length=8)
+    assert (whole.tokens, whole.sequences, whole.constant) == (
+        own.tokens,
+        own.sequences,
+        own.constant,
+    )
+    assert without.constant is None and whole.dense == own.dense
 
 
 def test_mistakes_are_refused():

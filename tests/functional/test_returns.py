@@ -216,6 +216,14 @@ def test_group_advantage_is_scaled_by_the_sample_standard_deviation():
     torch.testing.assert_close(advantage, expected, atol=5e-5, rtol=0)
 
 
+@pytest.mark.parametrize("scale", ["group", "batch"])
+def test_two_completions_are_scaled_by_their_sample_deviation(scale):
+    reward, group = torch.tensor([1.0, 0.0]), torch.zeros(2, dtype=torch.long)
+    expected = 0.5 / (0.5**0.5 + 1e-4)
+    advantage = returns.group_advantage(reward, group, scale=scale)
+    torch.testing.assert_close(advantage, torch.tensor([expected, -expected]))
+
+
 def test_group_advantage_scale_by_batch_or_not_at_all():
     reward = torch.tensor([1.0, 0.0, 3.0, 3.0])
     group = torch.tensor([7, 7, -2, -2])
@@ -314,5 +322,15 @@ def test_normalised_live_entries_have_mean_zero_and_std_one():
     torch.testing.assert_close(normal, expected)
 
 
+def test_two_entries_are_divided_by_their_sample_deviation_and_eps():
+    normal = returns.normalize(torch.tensor([1.0, 3.0]), eps=0.5)
+    expected = 1 / (2**0.5 + 0.5)  # centred to ±1, of which the sample deviation is √2
+    torch.testing.assert_close(normal, torch.tensor([-expected, expected]))
+
+
 def test_equal_advantages_normalise_to_exactly_zero():
-    assert returns.normalize(torch.full((8,), 0.35)).eq(0).all()
+    equal = torch.full((8,), 0.35)
+    assert returns.normalize(equal).eq(0).all()
+    live = torch.arange(8) < 7
+    assert returns.normalize(equal.where(live, -9.0), live).eq(0).all()
+    assert returns.normalize(equal.where(live, 9.0), live).eq(0).all()

@@ -40,15 +40,6 @@ class Denominators:
     constant: Tensor | None = None
     dense: bool = False
 
-    def __add__(self, other: Denominators) -> Denominators:
-        both = self.constant is not None and other.constant is not None
-        return Denominators(
-            self.tokens + other.tokens,
-            self.sequences + other.sequences,
-            self.constant + other.constant if both else None,  # type: ignore[operator]
-            self.dense and other.dense,
-        )
-
     def across_ranks(self) -> Denominators:
         """Sum over all ranks of torch.distributed; itself where that is not in use.
 
