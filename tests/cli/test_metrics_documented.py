@@ -33,7 +33,8 @@ def test_every_key_that_the_source_names_is_documented() -> None:
     folders = [home / part for part in ("core", "plugins", "rollouts")]
     folders.append(Path(__import__("zoo.algorithms").algorithms.__file__).parent)
     prefixes = (
-        "advantage|check|completion|entropy|episode|eval|grad|group|importance|kl|memory|policy|return|reward"
+        "advantage|check|completion|dialogue|entropy|episode|eval|grad|group|importance|kl|memory|policy"
+        "|return|reward"
         "|rollout|sampler|speed|stored|time|train|update"
     )
     named = re.compile(rf'"((?:{prefixes})/[a-z]\w*)"')

@@ -125,11 +125,11 @@ def test_numbers_that_do_not_count_may_be_nan():
     assert target.tolist() == [[1.5, 1.0, 0.0, 0.0]]
 
 
-def test_a_dead_step_lets_nothing_through():
-    reward, zeros = torch.ones(1, 3), torch.zeros(1, 3)
+def test_a_dead_step_is_passed_over():
+    reward, zeros = torch.tensor([[1.0, 5.0, 1.0]]), torch.zeros(1, 3)
     never = flags([0, 0, 0])
     advantage, _ = returns.gae(reward, zeros, zeros, never, never, flags([1, 0, 1]), 1.0, 1.0)
-    assert advantage.tolist() == [[1.0, 0.0, 1.0]]
+    assert advantage.tolist() == [[2.0, 0.0, 1.0]]
 
 
 def test_shapes_that_would_broadcast_are_refused():

@@ -35,8 +35,18 @@ PREPARED: dict[str, tuple[torch.dtype | None, int]] = {
     "old_log_prob": (_FLOAT, 2),
     "ref_log_prob": (_FLOAT, 2),
 }
-_SCHEMA = {**TRAJECTORY, **PREPARED}
-_EXACT = {"log_prob", "reward", "terminated", "truncated", "mask", "group", "version", *PREPARED}
+_SCHEMA = {**TRAJECTORY, **PREPARED, "own": (_BOOL, 2)}
+_EXACT = {
+    "log_prob",
+    "reward",
+    "terminated",
+    "truncated",
+    "mask",
+    "group",
+    "version",
+    "own",
+    *PREPARED,
+}
 
 
 class BatchError(ValueError):

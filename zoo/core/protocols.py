@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Buffer",
     "Completion",
+    "DialogueEnv",
     "Evaluation",
     "Loss",
     "Plugin",
@@ -28,6 +29,7 @@ __all__ = [
     "Rollout",
     "Scores",
     "TextEnv",
+    "Turn",
     "Update",
     "World",
 ]
@@ -327,12 +329,46 @@ class Prompt:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """What one side said in a dialogue.
+
+    Attributes
+    ----------
+    role : str
+        ``"assistant"`` is the policy, any other the environment.
+    text : str
+        As a chat message's content.
+    token_ids : list of int
+        As they stand in the row: the policy's as sampled; the environment's with all that the chat
+        template writes from the end of one answer to where the next one starts.
+    """
+
+    role: str
+    text: str
+    token_ids: list[int]
+
+
+@dataclass(frozen=True)
 class Completion:
-    """One sampled answer: its text, its token ids, and whether it ended on a stop token."""
+    """One sampled answer: its text, its token ids, and whether it ended on a stop token.
+
+    Attributes
+    ----------
+    text : str
+        Of a dialogue, the policy's own turns with a blank line between. Where the prompt itself
+        opened a thought, with the tag that did.
+    token_ids : list of int
+        What the policy sampled, stop tokens included, and nothing of the environment's.
+    finished : bool
+        Of a dialogue: it came to its end, and no length limit cut it.
+    turns : tuple of Turn
+        A dialogue from its first answer on; empty where there is a single one.
+    """
 
     text: str
     token_ids: list[int]
     finished: bool
+    turns: tuple[Turn, ...] = ()
 
 
 @dataclass
@@ -382,4 +418,26 @@ class TextEnv(Protocol):
 
     def close(self) -> None:
         """End worker processes."""
+        ...
+
+
+@runtime_checkable
+class DialogueEnv(TextEnv, Protocol):
+    """A text environment that answers completions, so that a row is a dialogue.
+
+    ``max_turns`` (≥ 1) is how often the policy speaks at most: the rules of the game, so that a
+    dialogue which reaches it is finished, not truncated.
+    """
+
+    max_turns: int
+
+    def reply(
+        self, prompts: Sequence[Prompt], completions: Sequence[Completion]
+    ) -> Sequence[dict[str, str] | None]:
+        """Return the message (``role``, ``content``) that follows each dialogue, None at its end.
+
+        It is asked after every turn of the policy's but the last one possible, of dialogues that no
+        length limit has cut. What it says may depend on prompt and dialogue alone: there is no
+        other state, so a run resumes exactly.
+        """
         ...

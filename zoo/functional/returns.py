@@ -6,6 +6,8 @@ it is solved by doubling in ⌈log₂ T⌉ whole-tensor steps instead of T small
 
 Numbers at a step that a flag makes irrelevant (the next value after a true termination, anything
 where ``mask`` is False) are selected away rather than multiplied by zero, so NaN there is harmless.
+Steps where ``mask`` is False are passed over, as if the live steps before and behind them stood
+side by side: an environment's tokens between a language model's own.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ __all__ = [
     "gae_loop",
     "group_advantage",
     "live_groups",
+    "live_only",
     "n_step",
     "normalize",
     "reverse_scan",
@@ -77,13 +80,12 @@ def td_errors(
     gamma: float,
     lam: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return TD errors δ and the recursion's decay, [B, T]; both 0 where ``mask`` is False."""
+    """Return TD errors δ and the recursion's decay, [B, T]; 0 and 1 where ``mask`` is False."""
     delta = reward + gamma * next_value.masked_fill(terminated, 0.0) - value
-    ended = terminated | truncated
-    if mask is not None:
-        delta = delta.masked_fill(~mask, 0.0)
-        ended = ended | ~mask
-    return delta, torch.full_like(delta, gamma * lam).masked_fill(ended, 0.0)
+    decay = torch.full_like(delta, gamma * lam).masked_fill(terminated | truncated, 0.0)
+    if mask is None:
+        return delta, decay
+    return delta.masked_fill(~mask, 0.0), decay.masked_fill(~mask, 1.0)
 
 
 def gae(
@@ -104,18 +106,21 @@ def gae(
         A_t = δ_t + γλ·(1 − terminated_t)·(1 − truncated_t)·A_{t+1}
         R_t = A_t + V(s_t)
 
+    with t + 1 the next *live* step: dead ones between them add nothing and discount nothing.
+
     Parameters
     ----------
     reward, value : Tensor
         [B, T] float32.
     next_value : Tensor
         [B, T] float32, V of the *true* next state: of the final observation where the step ended an
-        episode, never of the next episode's first. So no value is ever read across episodes.
+        episode, never of the next episode's first. So no value is ever read across episodes. Before
+        dead steps it is V where the next live one is taken.
     terminated, truncated : Tensor
         [B, T] bool.
     mask : Tensor, optional
-        [B, T] bool, True at live steps. Elsewhere advantage and return are 0, and nothing passes
-        from there to earlier steps.
+        [B, T] bool, True at live steps. Elsewhere advantage and return are 0, and nothing of what
+        stands there reaches earlier steps.
     gamma, lam : float
         γ and λ, both within [0, 1].
 
@@ -135,8 +140,7 @@ def gae(
     )
     delta, decay = td_errors(reward, value, next_value, terminated, truncated, mask, gamma, lam)
     advantage = reverse_scan(delta, decay)
-    target = advantage + value
-    return advantage, target if mask is None else target.masked_fill(~mask, 0.0)
+    return live_only(advantage, advantage + value, mask)
 
 
 def gae_loop(
@@ -159,8 +163,14 @@ def gae_loop(
     for t in reversed(range(delta.shape[1])):
         following = delta[:, t] + decay[:, t] * following
         advantage[:, t] = following
-    target = advantage + value
-    return advantage, target if mask is None else target.masked_fill(~mask, 0.0)
+    return live_only(advantage, advantage + value, mask)
+
+
+def live_only(advantage: Tensor, target: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return both, 0 where ``mask`` is False."""
+    if mask is None:
+        return advantage, target
+    return advantage.masked_fill(~mask, 0.0), target.masked_fill(~mask, 0.0)
 
 
 def discounted(
@@ -177,7 +187,7 @@ def discounted(
 
         G_t = r_t + γ·(0              where terminated_t
                        bootstrap_t    where truncated_t, or t is the row's last live step
-                       G_{t+1}        elsewhere)
+                       G_{t+1}        elsewhere, t + 1 being the next live step)
 
     Parameters
     ----------
@@ -205,17 +215,14 @@ def discounted(
         bootstrap=bootstrap,
         mask=mask,
     )
-    last = torch.zeros_like(terminated)
-    last[:, -1] = True
-    if mask is not None:
-        last[:, :-1] = ~mask[:, 1:]
-        reward = reward.masked_fill(~mask, 0.0)
-    ended = terminated | truncated | last
+    live = torch.ones_like(terminated) if mask is None else mask
+    last = live & (live.flip(1).cumsum(1).flip(1) == 1)
+    reward = reward.masked_fill(~live, 0.0)
     if bootstrap is not None:
-        counts = (truncated | last) & ~terminated
-        counts = counts if mask is None else counts & mask
+        counts = (truncated | last) & ~terminated & live
         reward = reward + gamma * bootstrap.masked_fill(~counts, 0.0)
-    return reverse_scan(reward, torch.full_like(reward, gamma).masked_fill(ended, 0.0))
+    decay = torch.full_like(reward, gamma).masked_fill(terminated | truncated | last, 0.0)
+    return reverse_scan(reward, decay.masked_fill(~live, 1.0)).masked_fill(~live, 0.0)
 
 
 def n_step(

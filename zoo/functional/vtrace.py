@@ -19,7 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from zoo.functional.returns import reverse_scan, td_errors
+from zoo.functional.returns import live_only, reverse_scan, td_errors
 
 __all__ = ["vtrace", "vtrace_loop"]
 
@@ -62,8 +62,7 @@ def vtrace(
     )
     correction = reverse_scan(live * delta, decay * live.clamp(max=1.0))
     following = torch.nn.functional.pad(correction[:, 1:], (0, 1))
-    target = value + correction
-    return delta + decay * following, target if mask is None else target.masked_fill(~mask, 0.0)
+    return live_only(delta + decay * following, value + correction, mask)
 
 
 def vtrace_loop(
@@ -88,7 +87,7 @@ def vtrace_loop(
         trace = decay[:, t] * live[:, t].clamp(max=1.0)
         following = live[:, t] * delta[:, t] + trace * following
         target[:, t] = value[:, t] + following
-    return advantage, target if mask is None else target.masked_fill(~mask, 0.0)
+    return live_only(advantage, target, mask)
 
 
 def _parts(
@@ -102,8 +101,8 @@ def _parts(
     gamma: float,
     lam: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return δ, γλ where the episode goes on, and w; all three 0 where ``mask`` is False."""
+    """Return δ, γλ where the episode goes on, and w; 0, 1 and 1 where ``mask`` is False."""
     if weight.shape != reward.shape:
         raise ValueError(f"weight {tuple(weight.shape)} and reward {tuple(reward.shape)} differ")
     delta, decay = td_errors(reward, value, next_value, terminated, truncated, mask, gamma, lam)
-    return delta, decay, weight if mask is None else weight.masked_fill(~mask, 0.0)
+    return delta, decay, weight if mask is None else weight.masked_fill(~mask, 1.0)

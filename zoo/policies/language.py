@@ -216,9 +216,10 @@ class LanguagePolicy(nn.Module):
 
     @torch.no_grad()
     def values(self, batch: TensorDict, micro_batch_size: int = 32) -> tuple[Tensor, Tensor]:
-        """V before each token and after it, [B, T]; 0 after the last live one.
+        """V before each token and before the policy's next one, [B, T]; 0 after the last.
 
-        Also a completion that was cut at its length limit has no next state to value.
+        What an environment says in between belongs to the next state. A completion that was cut at
+        its length limit has no next state to value.
         """
         if self.value_head is None:
             raise UserError("this language policy has no value head: load it with critic=True.")
@@ -230,9 +231,7 @@ class LanguagePolicy(nn.Module):
 
         dtype = self.computed_dtype()
         now = self._by_parts(batch, micro_batch_size, value)
-        following = torch.zeros_like(now)
-        following[:, :-1] = now[:, 1:]
-        return now, following
+        return now, _of_next(now, batch.get("own", None))
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Return the trainable parameters: the model's, and the value head's as ``"critic"``."""
@@ -344,6 +343,18 @@ def _miss_no_base(policy: nn.Module, keys: Any) -> None:
 
 def _is_base(key: str) -> bool:
     return key.startswith("model.") and ".lora_" not in key
+
+
+def _of_next(value: Tensor, own: Tensor | None) -> Tensor:
+    """Return the value [B, T] at the next own step, 0 where there is none."""
+    steps = value.shape[1]
+    following = torch.nn.functional.pad(value[:, 1:], (0, 1))
+    if own is None:
+        return following
+    place = torch.arange(steps, device=value.device).where(own, steps)
+    nearest = place.flip(1).cummin(1).values.flip(1)  # the own step at or after each
+    after = torch.nn.functional.pad(nearest[:, 1:], (0, 1), value=steps)
+    return torch.nn.functional.pad(value, (0, 1)).gather(1, after)
 
 
 def _remove_dropout(model: nn.Module) -> None:

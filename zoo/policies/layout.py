@@ -47,7 +47,8 @@ class TextRows:
     token : Tensor
         [B, T] int64, the completion, right-padded.
     live : Tensor
-        [L] positions of the live completion tokens in the flattened [B · T].
+        [L] positions of the live completion tokens in the flattened [B · T]; an environment's
+        tokens in between are context like the prompt, and not among them.
     target : Tensor
         [L] those tokens.
     """
@@ -64,6 +65,9 @@ class TextRows:
         """Read the fields of a text batch."""
         token, length = batch["action"], batch["completion_length"]
         live = torch.arange(token.shape[1], device=token.device) < length[:, None]
+        own = batch.get("own", None)
+        if own is not None:
+            live &= own
         flat = live.flatten().nonzero().squeeze(-1)
         return cls(
             prompt_ids=batch["prompt_ids"],

@@ -7,7 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
+from zoo.errors import UserError
+
 __all__ = ["TextCodec"]
+
+#: stands for an answer where only what a template writes behind it is wanted
+_ANSWER = "(answer)"
+#: opens a thought, which the tag with a slash ends
+_THINK, _THOUGHT = "<think>", "</think>"
 
 
 class TextCodec:
@@ -63,16 +70,72 @@ class TextCodec:
         if not conversations:
             return []
         if getattr(self.tokenizer, "chat_template", None):
-            texts = [
-                self.tokenizer.apply_chat_template(
-                    list(messages), tokenize=False, add_generation_prompt=True, **self.template
-                )
-                for messages in conversations
-            ]
+            texts = [self._rendered(messages) for messages in conversations]
         else:
             texts = ["\n\n".join(m["content"] for m in c) + "\n" for c in conversations]
         encoded = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
         return [self._one_bos(list(ids)) for ids in encoded]
+
+    def encode_reply(self, message: dict[str, str], last: int) -> list[int]:
+        """Token ids of a message that follows an answer, up to where the next answer starts.
+
+        What was sampled is never encoded again: the template renders a short dialogue with a
+        stand-in for the answer, and what it writes behind that is taken. So it is exact also where
+        a template takes the thoughts out of earlier answers or puts a system prompt in front.
+
+        Parameters
+        ----------
+        message : dict
+            ``role`` and ``content``.
+        last : int
+            The answer's last token. Where the template ends an answer with that very token, it
+            isn't repeated.
+
+        Raises
+        ------
+        UserError
+            For a template that doesn't render the message, or not as a continuation: it ends the
+            answer in another way than it does where nothing follows, or the tokens of what it
+            writes depend on the answer's text.
+        """
+        if not getattr(self.tokenizer, "chat_template", None):
+            text = f"\n\n{message['content']}\n"
+            return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        answered = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _ANSWER}]
+        try:
+            alone = self._rendered(answered, answer_follows=False)
+            whole = self._rendered([*answered, message])
+        except Exception as error:  # whatever the template raises: jinja2's errors are not typed
+            raise UserError(
+                f"the model's chat template refuses a message of role '{message['role']}' behind an"
+                f" answer ({error}): let the environment's reply() take a role that it knows."
+            ) from error
+        end, behind = (text.partition(_ANSWER)[2] for text in (alone, whole))
+        ids, all_ids = self.tokenizer([behind, whole], add_special_tokens=False)["input_ids"]
+        if (
+            not behind.startswith(end)
+            or message["content"].strip() not in behind
+            or list(all_ids[len(all_ids) - len(ids) :]) != list(ids)
+        ):
+            raise UserError(
+                f"the model's chat template doesn't continue an answer with a message of role"
+                f" '{message['role']}': rendered with it, the dialogue before it reads otherwise,"
+                " so a row can't be extended token by token. Use another model.template, role or"
+                " model."
+            )
+        return list(ids[1:] if ids[:1] == [last] else ids)
+
+    def opened_thought(self, ids: Sequence[int]) -> str:
+        """Return the tag by which a prompt that ends inside a thought opened it, else nothing."""
+        if _THINK not in str(getattr(self.tokenizer, "chat_template", None)):
+            return ""
+        _, tag, inside = self.decode(ids[-16:]).rpartition(_THINK)
+        return tag + inside if tag and _THOUGHT not in inside else ""
+
+    def answers(self, before: Sequence[Sequence[int]], ids: Sequence[Sequence[int]]) -> list[str]:
+        """Texts of answers, each with the tag by which what stands before it opened a thought."""
+        texts = self.decode_all(ids)
+        return [self.opened_thought(b) + text for b, text in zip(before, texts, strict=True)]
 
     def leading_bos(self, ids: Sequence[int]) -> int:
         """How many beginning tokens a prompt starts with."""
@@ -94,6 +157,12 @@ class TextCodec:
         return self.tokenizer.batch_decode(
             sequences, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
+
+    def _rendered(self, messages: Sequence[dict[str, str]], *, answer_follows: bool = True) -> str:
+        text: str = self.tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=answer_follows, **self.template
+        )
+        return text
 
     def _one_bos(self, ids: list[int]) -> list[int]:
         # A template may write the token out and the tokenizer add another: models have seen one.

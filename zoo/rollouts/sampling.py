@@ -56,12 +56,21 @@ class Samples:
         sampler's dtype. 0 in the padding.
     finished : Tensor
         [N] bool: ended on a stop token.
+    own : Tensor or None
+        [N, T] bool, of dialogues: which tokens were sampled and are not the environment's. None
+        where all are, as always from a `Sampler`.
     """
 
     token: Tensor
     length: Tensor
     log_prob: Tensor
     finished: Tensor
+    own: Tensor | None = None
+
+    @property
+    def sampled(self) -> Tensor:
+        """[N] int64: how many tokens the policy sampled."""
+        return self.length if self.own is None else self.own.sum(1)
 
 
 class Sampler(Protocol):

@@ -11,15 +11,16 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from zoo.core.protocols import Completion, Prompt, Report, TextEnv, World
+from zoo.core.protocols import Completion, DialogueEnv, Prompt, Report, TextEnv, World
 from zoo.errors import UserError
 from zoo.policies.transformers_forward import left_pad
 from zoo.rollouts import text_figures
+from zoo.rollouts.dialogue import converse, transcript
 from zoo.rollouts.invariants import first_step, said
 from zoo.rollouts.prompt_stream import PromptStream
 from zoo.rollouts.refill import Refill, RefillKnobs
 from zoo.rollouts.sampling import Sampler, Samples, SamplingParams, refuse_filters
-from zoo.rollouts.text_checks import check_options, check_scores
+from zoo.rollouts.text_checks import check_options, check_scores, check_turns
 from zoo.rollouts.text_evaluation import summary
 from zoo.rollouts.text_figures import Answered
 
@@ -40,7 +41,7 @@ class TextRolloutKnobs:
 
     #: prompts per update; each is answered group_size times
     prompts: int = 16
-    #: tokens after which a completion is cut
+    #: tokens after which a completion is cut; of a dialogue, both sides' together
     max_new_tokens: int = 96
     #: tokens that a prompt may have at most
     max_prompt_tokens: int = 512
@@ -104,6 +105,8 @@ class TextRollout:
         **settings: Any,
     ) -> None:
         self.env, self.sampler, self.group_size, self.seed = env, sampler, group_size, seed
+        #: the environment where it answers completions, None where a row is a single one
+        self.dialogue: DialogueEnv | None = check_turns(env) if hasattr(env, "reply") else None
         self.knobs = knobs or TextRolloutKnobs(**settings)
         if group_size < 1:
             raise UserError(f"group_size must be ≥ 1 (got {group_size}).")
@@ -229,6 +232,7 @@ class TextRollout:
             generator = torch.Generator().manual_seed(seed)
             drawn = self._sample(
                 policy,
+                [held_out[i] for i in index],
                 [encoded[i] for i in index],
                 repeats,
                 generator,
@@ -239,13 +243,12 @@ class TextRollout:
             )
             repeated = [i for i in index for _ in range(repeats)]
             answered = self._score(
-                policy,
                 [held_out[i] for i in repeated],
                 [encoded[i] for i in repeated],
-                drawn,
+                *drawn,
                 graded_only=True,
             )
-            figures, each = summary(answered.scores, drawn, repeats, k, is_greedy)
+            figures, each = summary(answered.scores, answered.samples, repeats, k, is_greedy)
             result, values = result | figures, values | each
         if not samples:
             result |= {"accuracy_strict": result["greedy_strict"]}
@@ -262,9 +265,9 @@ class TextRollout:
         order = np.random.default_rng(np.random.SeedSequence(seed)).permutation(len(held_out))
         index = order[:prompts].tolist()
         generator = torch.Generator().manual_seed(seed)
-        ids = [encoded[i] for i in index]
-        drawn = self._sample(policy, ids, 1, generator, greedy=greedy)
-        answered = self._score(policy, [held_out[i] for i in index], ids, drawn)
+        asked, ids = [held_out[i] for i in index], [encoded[i] for i in index]
+        drawn = self._sample(policy, asked, ids, 1, generator, greedy=greedy)
+        answered = self._score(asked, ids, *drawn)
         scores = answered.scores
         for i, (prompt, completion) in enumerate(
             zip(answered.prompts, answered.completions, strict=True)
@@ -272,7 +275,7 @@ class TextRollout:
             yield {
                 "id": prompt.id,
                 "prompt": policy.codec.decode(ids[i]),
-                "completion": completion.text,
+                "completion": transcript(completion),
                 "answer": prompt.answer,
                 "rewards": {
                     "total": scores.total[i],
@@ -344,10 +347,11 @@ class TextRollout:
         prompts, encoded = self._prompts(policy, "train")
         index = self._prompt_stream(len(prompts)).take(count)
         repeated = [i for i in index for _ in range(self.group_size)]
-        samples = self._sample(policy, [encoded[i] for i in index], self.group_size, self.generator)
+        asked, ids = [prompts[i] for i in index], [encoded[i] for i in index]
+        drawn = self._sample(policy, asked, ids, self.group_size, self.generator)
         sampled = time.perf_counter()
         answered = self._score(
-            policy, [prompts[i] for i in repeated], [encoded[i] for i in repeated], samples
+            [prompts[i] for i in repeated], [encoded[i] for i in repeated], *drawn
         )
         answered.sample_s, answered.score_s = sampled - start, time.perf_counter() - sampled
         return answered
@@ -367,7 +371,8 @@ class TextRollout:
     def _sample(
         self,
         policy: LanguagePolicy,
-        prompts: list[list[int]],
+        prompts: list[Prompt],
+        prompt_ids: list[list[int]],
         repeats: int,
         generator: torch.Generator,
         *,
@@ -375,7 +380,7 @@ class TextRollout:
         temperature: float | None = None,
         top_p: float = 1.0,
         top_k: int = 0,
-    ) -> Samples:
+    ) -> tuple[Samples, list[Completion]]:
         params = SamplingParams(
             temperature=policy.temperature if temperature is None else temperature,
             max_new_tokens=self.knobs.max_new_tokens,
@@ -384,21 +389,25 @@ class TextRollout:
             top_p=top_p,
             top_k=top_k,
         )
-        return self.sampler.generate(policy, prompts, repeats, params, generator)
+        if self.dialogue is not None:
+            return converse(
+                self.dialogue, self.sampler, policy, prompts, prompt_ids, repeats, params, generator
+            )
+        samples = self.sampler.generate(policy, prompt_ids, repeats, params, generator)
+        lengths, finished = samples.length.tolist(), samples.finished.tolist()
+        ids = [row[:n] for row, n in zip(samples.token.tolist(), lengths, strict=True)]
+        texts = policy.codec.answers([p for p in prompt_ids for _ in range(repeats)], ids)
+        return samples, [Completion(*c) for c in zip(texts, ids, finished, strict=True)]
 
     def _score(
         self,
-        policy: LanguagePolicy,
         prompts: list[Prompt],
         prompt_ids: list[list[int]],
         samples: Samples,
+        completions: list[Completion],
         *,
         graded_only: bool = False,
     ) -> Answered:
-        lengths, finished = samples.length.tolist(), samples.finished.tolist()
-        ids = [row[:n] for row, n in zip(samples.token.tolist(), lengths, strict=True)]
-        texts = policy.codec.decode_all(ids)
-        completions = [Completion(*c) for c in zip(texts, ids, finished, strict=True)]
         grade = getattr(self.env, "grade", None) if graded_only else None
         scores = (grade or self.env.score)(prompts, completions)
         check_scores(self.env, scores, len(completions))
@@ -413,7 +422,8 @@ class TextRollout:
         last = torch.arange(steps, device=device) == (samples.length - 1)[:, None]
         total = torch.tensor(scores.total, dtype=torch.float32, device=device)
         valid = total.isfinite()
-        live = torch.arange(steps, device=device) < samples.length[:, None]
+        own = samples.own
+        live = torch.arange(steps, device=device) < samples.length[:, None] if own is None else own
         items = {
             name: torch.tensor(values, dtype=torch.float32, device=device)
             for name, values in scores.items.items()
@@ -435,6 +445,7 @@ class TextRollout:
                 "group": group.repeat_interleave(self.group_size),
                 "version": torch.full((rows,), policy.version, device=device),
                 "reward_items": TensorDict(items, batch_size=[rows]),
+                **({} if own is None else {"own": own}),
             },
             batch_size=[rows],
         )

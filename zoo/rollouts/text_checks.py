@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zoo.core.protocols import Scores
 from zoo.errors import UserError
 
-__all__ = ["check_options", "check_scores"]
+__all__ = ["check_options", "check_replies", "check_scores", "check_turns"]
 
 #: what each option of evaluating must be, and the check for it
 _OPTIONS = {
@@ -71,6 +71,47 @@ def check_scores(env: Any, scores: Any, count: int) -> None:
         wrong = next((x for x in values if not hasattr(x, "__float__")), 0.0)
         if not hasattr(wrong, "__float__"):
             raise refuse(f"{wrong!r} in {name}")
+
+
+def check_turns(env: Any) -> Any:
+    """Return a dialogue environment; refuse one whose ``max_turns`` is no whole number ≥ 1."""
+    turns = getattr(env, "max_turns", None)
+    if not _whole(turns, 1):
+        raise UserError(
+            f"env={env.name}: an environment that has reply() says how often the policy speaks at"
+            f" most by max_turns, a whole number ≥ 1 (got {turns!r})."
+        )
+    return env
+
+
+def check_replies(env: Any, replies: Any, count: int) -> None:
+    """Refuse what is no list of ``count`` chat messages or None; it may be anybody's.
+
+    Raises
+    ------
+    UserError
+        With what is wrong and what ``reply`` must return.
+    """
+
+    def refuse(what: str) -> UserError:
+        return UserError(
+            f"env={env.name}: reply() returned {what}. It must return one entry per dialogue"
+            f" ({count} here): {{'role': …, 'content': …}} of texts, where the role is not"
+            " 'assistant', or None where the dialogue is over."
+        )
+
+    if isinstance(replies, (str, Mapping)) or not isinstance(replies, Sequence):
+        raise refuse(f"a {type(replies).__name__}")
+    if len(replies) != count:
+        raise refuse(f"{len(replies)} entries")
+    for reply in replies:
+        if reply is not None and not (
+            isinstance(reply, Mapping)
+            and {"role", "content"} <= set(reply)
+            and all(isinstance(text, str) for text in reply.values())
+            and reply["role"] != "assistant"
+        ):
+            raise refuse(repr(reply))
 
 
 def _whole(value: Any, least: int) -> bool:

@@ -61,7 +61,7 @@ def summary(
         figures["k"] = k
     figures |= {"failed": failed} if failed else {}
     figures |= {
-        "length_mean": float(samples.length.float().mean()),
+        "length_mean": float(samples.sampled.float().mean()),
         "truncated": float((~samples.finished).float().mean()),
         "n": len(strict),
     }

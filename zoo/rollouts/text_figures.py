@@ -12,6 +12,7 @@ from torch import Tensor
 
 from zoo.core.protocols import Completion, Prompt, Scores
 from zoo.functional.returns import live_groups
+from zoo.rollouts.dialogue import POLICY, transcript
 from zoo.rollouts.sampling import Samples
 
 __all__ = ["Answered", "failed", "metrics", "records"]
@@ -35,7 +36,7 @@ def metrics(parts: Sequence[Answered], group_size: int) -> dict[str, float]:
 
     Of all of it: a batch that dynamic sampling has selected would show what it was selected for.
     """
-    length = torch.cat([part.samples.length for part in parts]).double().cpu()
+    length = torch.cat([part.samples.sampled for part in parts]).double().cpu()
     finished = torch.cat([part.samples.finished for part in parts]).cpu()
     total = _column([part.scores.total for part in parts])
     items, grades = (_columns([getattr(p.scores, n) for p in parts]) for n in ("items", "grades"))
@@ -52,6 +53,7 @@ def metrics(parts: Sequence[Answered], group_size: int) -> dict[str, float]:
         "time/sample": seconds,
         "time/score": sum(part.score_s for part in parts),
         "speed/sampled_tokens_per_s": float(length.sum()) / max(seconds, 1e-9),
+        **_dialogue_figures(parts, length),
     }
     for name, which in (("right", right > 0.5), ("wrong", right <= 0.5)):
         if bool(which.any()):
@@ -61,6 +63,20 @@ def metrics(parts: Sequence[Answered], group_size: int) -> dict[str, float]:
     for name, count in _failures(parts).items():
         found[f"reward/failed/{name}"] = float(count)
     return found
+
+
+def _dialogue_figures(parts: Sequence[Answered], sampled: Tensor) -> dict[str, float]:
+    """Turns of the policy's and tokens of the environment's, per row; nothing of single turns."""
+    turns = [c.turns for part in parts for c in part.completions]
+    if not all(turns):
+        return {}
+    row = torch.cat([part.samples.length for part in parts]).double().cpu()
+    own = [sum(turn.role == POLICY for turn in row_turns) for row_turns in turns]
+    return {
+        "dialogue/turns_mean": float(torch.tensor(own, dtype=torch.float64).mean()),
+        "dialogue/environment_tokens_mean": float((row - sampled).mean()),
+        "dialogue/row_tokens_max": float(row.max()),
+    }
 
 
 def _group_figures(total: Tensor, right: Tensor, group_size: int) -> dict[str, float]:
@@ -112,7 +128,7 @@ def records(
                 "group": first + k // group_size,
                 "prompt": part.prompts[i].question,
                 "answer": part.prompts[i].answer,
-                "completion": part.completions[i].text,
+                "completion": transcript(part.completions[i]),
                 "tokens": len(part.completions[i].token_ids),
                 "finished": part.completions[i].finished,
                 "reward": _plain(scores.total[i]),
