@@ -237,6 +237,9 @@ def _text(
         env = config.target("env")(**arguments)
     elif rewards is not None:
         raise UserError("rewards= goes with a named environment; your own scores by itself.")
+    limits = config.settings("rollout")
+    if hasattr(limits, "max_rows"):
+        _refuse_too_large(config, model, knobs, limits)
     policy = config.target("model").load(model, critic=cls.critics(knobs))
     make, settings = config.target("rollout"), _as_arguments(config.settings("rollout"))
     settings |= {"group_size": getattr(knobs, "group_size", 1), "seed": int(config["seed"])}
@@ -245,6 +248,24 @@ def _text(
     rollout = TextRollout(env, make(), refill=getattr(knobs, "refill", None), **settings)
     staleness = rollout.knobs.staleness
     return (AsynchronousRollout(rollout, staleness) if staleness else rollout), policy
+
+
+def _refuse_too_large(config: Config, model: Any, knobs: Any, rollout: Any) -> None:
+    """Refuse what the accelerator, or the card that a preset is made for, can't hold."""
+    import torch
+
+    preset = config["preset"]
+    card = choices.about("preset", preset).get("card_gib") if preset else None
+    if _device(config).startswith("cuda"):
+        card = torch.cuda.get_device_properties(_device(config)).total_memory / 2**30
+    if card is None or not hasattr(model, "lora"):
+        return
+    from zoo.policies.footprint import footprint, refuse_too_large
+    from zoo.policies.language_loading import shapes
+
+    outline = shapes(model.path)
+    if outline is not None:
+        refuse_too_large(footprint(outline, model, knobs, rollout), card, str(model.path))
 
 
 def _saving(config: Config, rollout: Any, recorder: Recorder | None) -> Any:

@@ -29,6 +29,7 @@ __all__ = [
     "is_adapter_folder",
     "is_exact",
     "keep_unpacked",
+    "layers_of",
     "low_rank",
     "merged_tensors",
     "quantization",
@@ -88,12 +89,9 @@ def adapt(model: Any, knobs: LoraKnobs, base: str) -> None:
     """
     peft = _peft()
     names = {name.rpartition(".")[2] for name, m in model.named_modules() if _is_projection(m)}
-    targets: Any = knobs.targets
-    if isinstance(targets, str):
-        targets = list(_GROUPS[targets]) if targets in _GROUPS else targets
-    else:
-        targets = list(targets)
-    missing = [name for name in targets if name not in names] if targets != "all-linear" else []
+    everything = knobs.targets == "all-linear"
+    targets: Any = "all-linear" if everything else layers_of(knobs.targets)
+    missing = [] if everything else [name for name in targets if name not in names]
     if missing:
         raise UserError(
             f"model.lora.targets names {', '.join(missing)}, which this"
@@ -113,6 +111,11 @@ def adapt(model: Any, knobs: LoraKnobs, base: str) -> None:
     for name, parameter in model.named_parameters():
         if ".lora_" in name:  # small steps are lost in 16 bits, whatever the base is kept in
             parameter.data = parameter.data.float()
+
+
+def layers_of(targets: str | tuple[str, ...]) -> list[str]:
+    """Return the names of layers that ``model.lora.targets`` stands for."""
+    return list(_GROUPS[targets] if isinstance(targets, str) else targets)
 
 
 def continue_adapter(model: Any, folder: Path) -> None:

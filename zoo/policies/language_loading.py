@@ -18,7 +18,7 @@ from zoo.policies import adapters
 if TYPE_CHECKING:
     from zoo.policies.adapters import LoraKnobs
 
-__all__ = ["SHIPPED", "load_adapted", "load_model"]
+__all__ = ["SHIPPED", "load_adapted", "load_model", "shapes"]
 
 #: Names that need no path: what each stands for.
 SHIPPED = {
@@ -68,6 +68,25 @@ def load_adapted(
     model, tokenizer = load_model(adapters.base_name(folder), dtype, quantize)
     adapters.continue_adapter(model, folder)
     return model, tokenizer
+
+
+def shapes(name: str) -> Any:
+    """Return a model of the right shapes and without weights, None where its config isn't here.
+
+    What is wrong with a name is told when it is loaded.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = Path(name).expanduser()
+    if name in SHIPPED or adapters.is_adapter_folder(folder):
+        return None
+    try:
+        local = folder.is_dir() or not _hub_answers(name)
+        config = AutoConfig.from_pretrained(name, local_files_only=local)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config)
+    except _faults():
+        return None
 
 
 def load_model(name: str, dtype: torch.dtype, quantize: str | None = None) -> tuple[Any, Any]:

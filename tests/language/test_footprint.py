@@ -1,0 +1,131 @@
+"""The memory that a run takes at the least, and the presets that were made by it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import make_model
+
+from zoo.core.config import compose
+from zoo.core.optimizer import FusedAdamW
+from zoo.errors import UserError
+from zoo.policies import adapters
+from zoo.policies.footprint import Footprint, footprint, refuse_too_large
+
+QWEN3: dict[str, dict[str, Any]] = {
+    "qwen3-0.6b-full": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28},
+    "qwen3-1.7b-lora": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28},
+    "qwen3-8b-qlora": {
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "tie_word_embeddings": False,
+    },
+}
+COMMON = {
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151_936,
+    "tie_word_embeddings": True,
+}
+TOO_MUCH = [
+    ("qwen3-0.6b-full", ["rollout.prompts=512", "rollout.max_rows=4096"], "cache"),
+    ("qwen3-1.7b-lora", ["model.lora.rank=0", "model.dtype=float32"], "Adam's moments"),
+    ("qwen3-8b-qlora", ["model.quantize=null", "model.lora.rank=0"], "Adam's moments"),
+    ("qwen3-8b-qlora", ["model.quantize=null", "model.dtype=float32"], "weights"),
+]
+
+
+def outline(preset: str) -> Any:
+    import transformers
+
+    with torch.device("meta"):
+        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**COMMON | QWEN3[preset]))
+
+
+def counted(model: Any, *overrides: str) -> Footprint:
+    run = compose(["algo=grpo", "env=gsm8k", "model=tiny", *overrides])
+    return footprint(model, run.settings("model"), run.knobs, run.settings("rollout"))
+
+
+@pytest.mark.parametrize("lora", [0, 3])
+def test_weights_gradients_and_moments_are_those_of_a_real_run(lora: int) -> None:
+    model, rank = make_model("qwen3"), f"model.lora.rank={lora}"
+    parts = counted(make_model("qwen3"), rank)
+    if lora:
+        adapters.adapt(model, adapters.LoraKnobs(rank=lora), "base")
+    own = list(model.parameters())
+    trained = [p for p in own if p.requires_grad]
+    assert parts.weights == sum(p.nbytes for p in own)
+    assert parts.gradients == sum(p.nbytes for p in trained)
+    optimizer = FusedAdamW([{"params": trained}], lr=0.1)
+    for p in trained:
+        p.grad = torch.ones_like(p)
+    optimizer.advance(1.0)
+    moments = [t for s in optimizer.state.values() for t in s.values() if t.numel() > 1]
+    assert parts.moments == sum(t.nbytes for t in moments)
+
+
+def test_each_part_by_hand() -> None:
+    # two layers, keys and values of 2 heads of 16 numbers, 2 bytes each; 4 × 8 rows of 10 tokens
+    parts = counted(make_model("qwen3"), "rollout.prompts=4", "rollout.max_new_tokens=10")
+    assert parts.cache == 32 * 10 * 2 * 2 * 2 * 16 * 2
+    assert counted(
+        make_model("qwen3"), "rollout.max_rows=8", "rollout.max_new_tokens=10"
+    ).cache == (parts.cache / 4)
+    assert parts.logits == 512 * 64 * 4
+    assert parts.reference == parts.gradients
+    assert counted(make_model("qwen3"), "algo.kl.monitor_every=0").reference == 0
+    assert counted(make_model("qwen3"), "algo.adam_state=8bit").moments == parts.moments / 4
+    assert counted(make_model("qwen3"), "algo.adam_state=host").moments == 0
+    ahead = counted(make_model("qwen3"), "rollout.staleness=2", "algo.importance.sampler=true")
+    assert ahead.reference == 3 * parts.reference
+    assert Footprint(1, 2, 4, 8, 16, 32, 64).total == 1 + 2 + 4 + 32 + 64
+    assert Footprint(1, 2, 4, 80, 16, 32, 6).total == 1 + 2 + 4 + 80 + 16
+
+
+def test_four_bits_take_a_quarter_of_sixteen() -> None:
+    settings = ("model.lora.rank=2", "model.dtype=bfloat16")
+    wide = counted(make_model("qwen3-untied"), *settings)
+    packed = counted(make_model("qwen3-untied"), *settings, "model.quantize=nf4")
+    model = make_model("qwen3-untied")
+    products = sum(m.weight.numel() for n, m in model.named_modules() if n.endswith("_proj"))
+    assert wide.weights - packed.weights == pytest.approx(products * (2 - 4.127 / 8))
+    assert packed.sampled == 0 and wide.sampled == 2 * products
+
+
+@pytest.mark.parametrize("preset", QWEN3)
+def test_a_preset_fits_its_card_with_room_for_activations(preset: str) -> None:
+    parts = counted(outline(preset), f"preset={preset}")
+    assert 2**30 < parts.total < 16 * 2**30
+    refuse_too_large(parts, 32, preset)
+
+
+@pytest.mark.parametrize(("preset", "overrides", "most"), TOO_MUCH)
+def test_what_a_card_cannot_hold_is_refused_with_the_reason(
+    preset: str, overrides: list[str], most: str
+) -> None:
+    parts = counted(outline(preset), f"preset={preset}", *overrides)
+    with pytest.raises(UserError, match=rf"the card has 32 \(GiB of {most}"):
+        refuse_too_large(parts, 32, preset)
+
+
+def test_a_run_is_refused_before_weights_are_looked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from zoo.cli import main
+
+    shape = COMMON | QWEN3["qwen3-8b-qlora"] | {"model_type": "qwen3"}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    run = ["train", "algo=grpo", "env=gsm8k", f"model={tmp_path}", f"run_dir={tmp_path / 'run'}"]
+    preset = ["preset=qwen3-8b-qlora", "model.quantize=null", "model.lora.rank=0"]
+    assert main([*run, *preset]) == 2
+    error = capsys.readouterr().err
+    assert "at least 7" in error and "model.quantize=nf4" in error
+    assert not (tmp_path / "run").exists()
