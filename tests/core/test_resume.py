@@ -165,6 +165,22 @@ RUNS = {
         "eval.every=2",
         "eval.options.prompts=2",
     ],
+    # an adapter, whose base no checkpoint holds, a value head and a reference
+    "ppo-gsm8k-lora": [
+        "algo=ppo",
+        "env=gsm8k",
+        "model=tiny",
+        "model.lora.rank=2",
+        "updates=5",
+        "rollout.prompts=4",
+        "rollout.max_new_tokens=12",
+        "algo.lr=1e-3",
+        "algo.kl.coefficient=0.1",
+        "env.train_size=7",
+        "env.heldout_size=8",
+        "eval.at_start=false",
+        "eval.at_end=false",
+    ],
     "grpo-gsm8k": [
         "algo=grpo",
         "env=gsm8k",
@@ -218,6 +234,8 @@ def same(one: Any, other: Any, where: str = "state") -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_golden_14_a_resumed_run_equals_the_uninterrupted_one(name: str, tmp_path: Path) -> None:
+    if name.endswith("lora"):
+        pytest.importorskip("peft")
     overrides = [*RUNS[name], "logger=none", "seed=3", "device=cpu"]
     rounds = 2 if name == "grpo-gsm8k" else 3
     run("-m", "zoo.cli", "train", *overrides, "run_dir=whole", folder=tmp_path)
