@@ -50,10 +50,10 @@ def task_of(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     tokenizer.save_pretrained(folder / "model")
     return {
         "model": str(folder / "model"),
-        "prompts": list(PROMPTS),
+        "prompts": list(PROMPTS[: 2 if arguments.agree else None]),  # float32 takes much memory
         "group_size": 8,
         "max_new_tokens": arguments.tokens,
-        "micro_batch_size": arguments.micro_batch_size,
+        "micro_batch_size": 16 if arguments.agree else arguments.micro_batch_size,
         "precision": "float32" if arguments.agree else arguments.precision,
         "lr": 1e-6,
         "betas": [0.9, 0.98],
@@ -112,10 +112,15 @@ def agreement(
     assert len(shared) == len(gradients[0]) == len(gradients[1])
     gap = max(float((gradients[0][n] - gradients[1][n]).abs().max()) for n in shared)
     largest = max(float(gradients[1][n].abs().max()) for n in shared)
+    difference, norm = (
+        sum(float(g.double().square().sum()) for g in of) ** 0.5
+        for of in ([gradients[0][n] - gradients[1][n] for n in shared], gradients[1].values())
+    )
     return {
         "loss": {name: found[name][0]["loss"] for name in (ours, theirs)},
         "gradient_gap": gap,
         "largest_gradient": largest,
+        "relative_gap": difference / norm,  # of the L2 norms over all parameters
         "lengths": found[ours][0]["lengths"],
     }
 

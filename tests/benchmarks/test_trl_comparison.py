@@ -106,4 +106,5 @@ def test_agreement_takes_the_largest_difference(tmp_path: Path) -> None:
         "TRL": _side(tmp_path, "b", loss=0.5, w=1.25),
     }
     found = agreement({"threads": 1}, sides, tmp_path)
+    assert found["relative_gap"] == pytest.approx(0.2)  # 0.25 / 1.25
     assert found["gradient_gap"] == 0.25 and found["loss"] == {"zoo": 0.5, "TRL": 0.5}
