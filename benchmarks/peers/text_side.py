@@ -80,8 +80,8 @@ def gradients(task: dict[str, Any]) -> dict[str, Any]:
     # an older policy's, so that ratios differ from 1 and some are clipped
     noise = torch.randn(batch["mask"].shape, generator=torch.Generator().manual_seed(0))
     batch["old_log_prob"] = (batch["log_prob"] + 0.2 * noise) * batch["mask"]
-    names = ("prompt_ids", "prompt_length", "action", "completion_length")
-    names += ("advantage", "old_log_prob")
+    prompts, answers = ("prompt_ids", "prompt_length"), ("action", "completion_length")
+    names = (*prompts, *answers, "advantage", "old_log_prob")
     torch.save({name: batch[name] for name in names}, task["batch"])
     learner.optimizer.advance = lambda shrink: None  # the gradients are wanted as they are
     learner.optimizer.clear = lambda: None

@@ -71,7 +71,7 @@ def compare(
     """Run both sides in turn, each run in a fresh process, and print what came of each."""
     results = []
     for run in range(runs):
-        for name in sides if run % 2 == 0 else reversed(sides):
+        for name in list(sides) if run % 2 == 0 else reversed(list(sides)):
             result = child(sides[name], {**task, "kind": "speed", "seed": run})
             results.append({"side": name, "run": run, **result})
             spent = {k: statistics.median(v) for k, v in result["seconds"].items()}
