@@ -78,9 +78,15 @@ def test_no_table_where_none_is_asked_for_or_there_is_no_completion() -> None:
     shown, stream = console(every_s=1e9)
     shown.log(1, {"env_steps": 1}, [{"return": 3.0, "length": 7}])
     assert "sample" not in stream.getvalue()
-    for wrong in ({"samples_every": -1}, {"samples": 0}):
-        with pytest.raises(UserError, match=f"needs {next(iter(wrong))} ≥ "):
-            console("text", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "least"), [({"samples_every": -1}, 0), ({"samples": 0}, 1), ({"samples": "x"}, 1)]
+)
+def test_numbers_of_samples_that_are_none_are_refused(wrong: dict[str, Any], least: int) -> None:
+    name = next(iter(wrong))
+    with pytest.raises(UserError, match=rf"logger\.console\.{name} takes .* ≥ {least} \(got"):
+        console("text", **wrong)
 
 
 def test_long_texts_show_a_prompts_end_and_a_completions_start() -> None:

@@ -80,13 +80,14 @@ def test_each_batch_is_of_the_weights_so_many_rounds_before_and_never_older(
     rollout.close()
 
 
-def test_sampling_goes_on_while_the_weights_move_and_does_not_see_it() -> None:
-    sampler, policy = Gated(), make_policy()
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_golden_24_sampling_does_not_see_the_weights_move_beside_it(temperature: float) -> None:
+    sampler, policy = Gated(), make_policy(temperature=temperature)
     rollout = ahead(sampler=sampler)
     rollout.collect(policy)
     sampler.gate.clear()
     rollout.collect(policy)  # asks for a third batch, which has to wait
-    before = make_policy()
+    before = make_policy(temperature=temperature)
     step(policy)  # meanwhile: were it not beside it, this would come too late
     sampler.gate.set()
     batch = rollout.collect(policy)

@@ -94,6 +94,17 @@ def test_the_old_log_probs_are_the_trainers_taken_once(cls: Any, monkeypatch: An
     assert torch.equal(batch["old_log_prob"], kept)
 
 
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_golden_25_every_ratio_is_one_before_the_first_step(checkpointing: bool) -> None:
+    policy = make_policy(gradient_checkpointing=checkpointing, temperature=0.6)
+    algorithm = GRPO.bind(GRPO.Knobs(epochs=2, micro_batch_size=3), policy)
+    batch = algorithm.prepare(sampled(policy))
+    for part in policy.micro_batches(batch, 3):
+        (loss,) = algorithm.losses(part, Update())
+        assert loss.log_ratio is not None
+        assert float(loss.log_ratio[part["mask"]].expm1().abs().max()) < 1e-5
+
+
 def test_later_updates_are_clipped_by_how_far_the_policy_has_moved() -> None:
     """By hand: ratio e^δ at every token, of which the good ones are clipped above 1.2."""
     algorithm, batch = prepared(GRPO, epochs=2, clip_low=0.2, clip_high=0.2)

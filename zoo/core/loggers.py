@@ -12,7 +12,6 @@ from typing import Any, Protocol, TextIO
 
 from zoo.core.config import Config, locate
 from zoo.core.sample_table import Every, columns, for_terminal
-from zoo.core.schema import in_range
 from zoo.core.worlds import WORLDS
 
 __all__ = ["Console", "Logger", "TensorBoard", "WandB", "make_loggers"]
@@ -121,8 +120,7 @@ class Console:
         self.unit = WORLDS[self.world].unit
         self.progress: Any = None
         self._total, self._done = _budget(config), done
-        self.every_s, self.samples, self.tables = every_s, samples, Every(samples_every)
-        in_range(self, "samples", low=1)
+        self.every_s, self.tables = every_s, Every("console", samples_every, samples)
         self.terminal = Terminal(file=stream or sys.stdout, highlight=False, soft_wrap=True)
         self.started, self.shown = time.monotonic(), -math.inf
         self.latest: dict[str, Any] = {}  # of every figure, the last one that was known
@@ -174,7 +172,7 @@ class Console:
             self._print(f"{head}  {line}" + (f"  left {left}" if done < self.total else ""))
             self.shown = now
         if self.tables.due(updates, records):
-            self.terminal.print(for_terminal(records[: self.samples]), soft_wrap=False)
+            self.terminal.print(for_terminal(records[: self.tables.samples]), soft_wrap=False)
 
     def notice(self, text: str) -> None:
         """Print one sentence."""
@@ -254,7 +252,8 @@ class WandB:
         samples_every: int = 25,
     ) -> None:
         self.total, self.done = _budget(config), done
-        init, self.tables = locate("wandb.init", "loggers"), Every(samples_every)
+        self.tables = Every("wandb", samples_every)
+        init = locate("wandb.init", "loggers")
         self.run = init(
             project=project,
             entity=entity,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zoo.core.schema import in_range
+from zoo.errors import UserError
 
 __all__ = ["Every", "columns", "for_terminal"]
 
@@ -17,13 +17,26 @@ class Every:
 
     Parameters
     ----------
+    logger : str
+        Whose tables, for messages.
     samples_every : int
         Updates between two tables; 0 shows none.
+    samples : int
+        Completions in each.
+
+    Raises
+    ------
+    UserError
+        Where one of the numbers is none.
     """
 
-    def __init__(self, samples_every: int) -> None:
-        self.samples_every = samples_every
-        in_range(self, "samples_every", low=0)
+    def __init__(self, logger: str, samples_every: int, samples: int = 1) -> None:
+        for name, value, least in (("samples_every", samples_every, 0), ("samples", samples, 1)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise UserError(
+                    f"logger.{logger}.{name} takes a whole number ≥ {least} (got {value!r})."
+                )
+        self.samples_every, self.samples = samples_every, samples
         self._last: int | None = None
 
     def due(self, updates: int, records: Sequence[Mapping[str, Any]]) -> bool:
