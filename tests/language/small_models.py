@@ -39,33 +39,34 @@ OWN_FORWARD = ("llama", "llama-biases", "qwen2", "qwen3", "qwen3-untied")
 ARCHITECTURES = (*OWN_FORWARD, "gpt2", "gemma2")
 
 
-def make_model(name: str) -> Any:
-    """A random model whose outputs are far from uniform."""
+def make_model(name: str, width: int = 1) -> Any:
+    """A random model whose outputs are far from uniform; engines take no heads below 32 wide."""
     import transformers as hf
 
+    shape = {**SHAPE, "hidden_size": 32 * width}
     # The capped head of Gemma 2 is no plain matrix product.
     made: dict[str, Callable[[], Any]] = {
-        "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**SHAPE)),
+        "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**shape)),
         "llama-biases": lambda: hf.LlamaForCausalLM(
             hf.LlamaConfig(
-                **SHAPE,
+                **shape,
                 attention_bias=True,
                 mlp_bias=True,
                 tie_word_embeddings=True,
                 rope_parameters=ROPE_SCALED,
             )
         ),
-        "qwen2": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**SHAPE)),
+        "qwen2": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**shape)),
         "qwen3": lambda: hf.Qwen3ForCausalLM(
-            hf.Qwen3Config(**SHAPE, head_dim=16, tie_word_embeddings=True)
+            hf.Qwen3Config(**shape, head_dim=16 * width, tie_word_embeddings=True)
         ),
         "qwen3-untied": lambda: hf.Qwen3ForCausalLM(
-            hf.Qwen3Config(**SHAPE, head_dim=16, attention_bias=True)
+            hf.Qwen3Config(**shape, head_dim=16 * width, attention_bias=True)
         ),
         "gpt2": lambda: hf.GPT2LMHeadModel(
             hf.GPT2Config(
                 vocab_size=VOCAB,
-                n_embd=32,
+                n_embd=32 * width,
                 n_layer=2,
                 n_head=2,
                 n_positions=256,
@@ -74,7 +75,9 @@ def make_model(name: str) -> Any:
             )
         ),
         "gemma2": lambda: hf.Gemma2ForCausalLM(
-            hf.Gemma2Config(**SHAPE, head_dim=16, final_logit_softcapping=3.0, sliding_window=256)
+            hf.Gemma2Config(
+                **shape, head_dim=16 * width, final_logit_softcapping=3.0, sliding_window=256
+            )
         ),
     }
     torch.manual_seed(0)

@@ -241,11 +241,13 @@ def _text(
     if hasattr(limits, "max_rows"):
         _refuse_too_large(config, model, knobs, limits)
     policy = config.target("model").load(model, critic=cls.critics(knobs))
-    make, settings = config.target("rollout"), _as_arguments(config.settings("rollout"))
-    settings |= {"group_size": getattr(knobs, "group_size", 1), "seed": int(config["seed"])}
+    make, settings = config.target("rollout"), config.settings("rollout")
+    common = {"group_size": getattr(knobs, "group_size", 1), "seed": int(config["seed"])}
     if hasattr(make, "collect"):  # a whole rollout, where others only sample
-        return make(env, **settings), policy
-    rollout = TextRollout(env, make(), refill=getattr(knobs, "refill", None), **settings)
+        return make(env, **_as_arguments(settings), **common), policy
+    sampler = make(settings) if hasattr(make, "Knobs") else make()
+    refill = getattr(knobs, "refill", None)
+    rollout = TextRollout(env, sampler, knobs=settings, refill=refill, **common)
     staleness = rollout.knobs.staleness
     return (AsynchronousRollout(rollout, staleness) if staleness else rollout), policy
 

@@ -142,8 +142,11 @@ class TextRollout:
             return self._batch(policy, answered[-1], count)
 
         batch = self.refill.collect(answer)
+        self._rest()
         metrics = text_figures.metrics(answered, self.group_size) | self.refill.metrics
+        metrics |= getattr(self.sampler, "metrics", {})
         if self._collected == 0:
+            self._notices += getattr(self.sampler, "notices", [])
             metrics |= first_step(policy, batch)
             self._notices += said(policy, batch, metrics)
         records = text_figures.records(
@@ -250,6 +253,7 @@ class TextRollout:
             )
             figures, each = summary(answered.scores, answered.samples, repeats, k, is_greedy)
             result, values = result | figures, values | each
+        self._rest()
         if not samples:
             result |= {"accuracy_strict": result["greedy_strict"]}
             result |= {"accuracy_lenient": result["greedy_lenient"]}
@@ -306,10 +310,17 @@ class TextRollout:
             self.refill.load_state_dict(state["refill"])
 
     def close(self) -> None:
-        """End the environment's workers."""
+        """End the environment's workers, and an engine."""
         self.env.close()
+        if hasattr(self.sampler, "close"):
+            self.sampler.close()
 
     # Parts of the above.
+
+    def _rest(self) -> None:
+        """Let an engine that can give back memory do so until the next sampling."""
+        if hasattr(self.sampler, "rest"):
+            self.sampler.rest()
 
     def _prompts(
         self, policy: LanguagePolicy, split: Literal["train", "heldout"]

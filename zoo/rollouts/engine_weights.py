@@ -1,0 +1,61 @@
+"""A policy's present weights as an engine outside it reads them: a checkpoint's names and shapes.
+
+transformers keeps some architectures in memory otherwise than in their files (experts of a mixture
+fused into one tensor, say); engines know the files' form, so that is what is handed out.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["checkpoint_weights", "write_config", "write_weights"]
+
+
+def checkpoint_weights(model: Any, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and value of every weight, one at a time in the dtype asked for.
+
+    Weights that are tied have one name, as in files: the first.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        Its weights are neither changed nor, where they have the dtype already, copied.
+    """
+    named = model.state_dict()
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:  # before transformers 5 memory and files agreed
+        pass
+    else:
+        named = revert_weight_conversion(model, named)
+    seen: set[int] = set()
+    for name, value in named.items():
+        if value.numel() and value.data_ptr() in seen:
+            continue
+        seen.add(value.data_ptr())
+        yield name, value.detach().to(dtype) if value.is_floating_point() else value.detach()
+
+
+def write_config(model: Any, folder: Path) -> None:
+    """Write the config.json of a model that may have no folder of its own."""
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    if hasattr(config, "quantization_config"):  # of the file that it was unpacked from
+        del config.quantization_config
+    config.save_pretrained(folder)
+
+
+def write_weights(model: Any, dtype: torch.dtype, folder: Path) -> None:
+    """Write ``model.safetensors`` into a folder, under its final name only once it is whole."""
+    from safetensors.torch import save_file
+
+    named = {name: value.contiguous() for name, value in checkpoint_weights(model, dtype)}
+    partial = folder / "model.safetensors.part"
+    save_file(named, partial, metadata={"format": "pt"})
+    partial.rename(folder / "model.safetensors")
