@@ -21,18 +21,11 @@ def ratio(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-_LARGEST_EXPONENT, _LARGEST_EXPONENT).exp()
 
 
-def _within(rho: Tensor, clip_low: float | Tensor, clip_high: float | Tensor) -> Tensor:
-    if not isinstance(clip_low, Tensor) and not isinstance(clip_high, Tensor):
-        return rho.clamp(1 - clip_low, 1 + clip_high)
-    # Two calls, because one clamp refuses a float together with a tensor.
-    return rho.clamp(min=1 - clip_low).clamp(max=1 + clip_high)
-
-
 def clipped(
     log_ratio: Tensor,
     advantage: Tensor,
-    clip_low: float | Tensor,
-    clip_high: float | Tensor,
+    clip_low: float,
+    clip_high: float,
     dual_clip: float | None = None,
 ) -> Tensor:
     """Clipped surrogate (PPO, Schulman et al. 2017, eq. 7) with a decoupled range and dual clip.
@@ -48,8 +41,8 @@ def clipped(
     ----------
     log_ratio, advantage : Tensor
         [B, T] float32.
-    clip_low, clip_high : float or Tensor
-        ε, not negative; a scalar tensor where a schedule moves it.
+    clip_low, clip_high : float
+        ε, not negative.
     dual_clip : float, optional
         c > 1, the bound on ρ where the advantage is negative.
 
@@ -80,14 +73,14 @@ class _Clipped(torch.autograd.Function):
         ctx: Any,
         log_ratio: Tensor,
         advantage: Tensor,
-        clip_low: float | Tensor,
-        clip_high: float | Tensor,
+        clip_low: float,
+        clip_high: float,
         dual_clip: float | None,
     ) -> Tensor:
         held = log_ratio.clamp(-_LARGEST_EXPONENT, _LARGEST_EXPONENT)
         rho = held.exp()
         gain = rho * advantage
-        limited = _within(rho, clip_low, clip_high) * advantage
+        limited = rho.clamp(1 - clip_low, 1 + clip_high) * advantage
         loss = torch.minimum(gain, limited).neg_()
         constant = (gain > limited).logical_or_(held != log_ratio)
         if dual_clip is not None:
@@ -141,8 +134,8 @@ def cispo(
     log_ratio: Tensor,
     log_prob: Tensor,
     advantage: Tensor,
-    clip_low: float | Tensor = 1.0,
-    clip_high: float | Tensor = 0.28,
+    clip_low: float = 1.0,
+    clip_high: float = 0.28,
 ) -> Tensor:
     """Clipped importance weight, unclipped gradient (CISPO, MiniMax-M1 2025, eq. 4).
 
@@ -157,7 +150,7 @@ def cispo(
     ----------
     log_ratio, log_prob, advantage : Tensor
         [B, T] float32.
-    clip_low, clip_high : float or Tensor
+    clip_low, clip_high : float
         ε, not negative.
 
     Returns
@@ -170,15 +163,15 @@ def cispo(
             f"log_ratio {tuple(log_ratio.shape)}, log_prob {tuple(log_prob.shape)} and "
             f"advantage {tuple(advantage.shape)} differ"
         )
-    weight = _within(ratio(log_ratio.detach()), clip_low, clip_high)
+    weight = ratio(log_ratio.detach()).clamp(1 - clip_low, 1 + clip_high)
     return -weight * advantage * log_prob
 
 
 def clip_fractions(
     log_ratio: Tensor,
     advantage: Tensor,
-    clip_low: float | Tensor,
-    clip_high: float | Tensor,
+    clip_low: float,
+    clip_high: float,
 ) -> tuple[Tensor, Tensor]:
     """Where clipping takes the gradient away: 1 or 0 per step, to be averaged over live steps.
 
@@ -189,7 +182,7 @@ def clip_fractions(
     ----------
     log_ratio, advantage : Tensor
         [B, T] float32.
-    clip_low, clip_high : float or Tensor
+    clip_low, clip_high : float
         ε, not negative.
 
     Returns
