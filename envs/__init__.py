@@ -10,6 +10,7 @@ from typing import Any
 
 _WHERE = {
     "GSM8K": "zoo.envs.gsm8k",
+    "Guess": "zoo.envs.guess",
     "JSONL": "zoo.envs.jsonl",
     "QuestionEnv": "zoo.envs.text",
     "ReasoningGym": "zoo.envs.reasoning",

@@ -4,6 +4,8 @@ r"""Reading an answer out of a completion, in a strict and a lenient grade.
 * **lenient** is strict's answer where there is one, else the last ``\boxed{}``, else the last
   number.
 * Three or more *different* ``####`` answers are guessing: both grades are 0.
+* A thought (``<think>…</think>``) is no answer: what follows the last closing tag is read. In a
+  thought that was never closed, strict reads nothing, lenient as where nothing is marked.
 
 Around a number these are read over: currency signs, a percent sign, thousands separators, a sign,
 a final point, Markdown emphasis, LaTeX delimiters, a unit or any text behind it. Fractions
@@ -29,6 +31,7 @@ __all__ = [
     "marked_number_end",
     "number",
     "only_marked_text",
+    "split_thought",
 ]
 
 #: Longer texts are read from their end only.
@@ -39,6 +42,7 @@ MAX_EXPONENT = 300
 #: So many different ``####`` answers score nothing.
 GUESSES = 3
 
+_THINK, _THOUGHT = "<think>", "</think>"
 _MARKER = re.compile(r"#{4,}")
 _CURRENCY = r"(?:\\?\$|[€£¥₹])"
 # Read over between the marker and the number. The alternatives begin with different characters
@@ -99,11 +103,11 @@ def grade(text: str, gold: str) -> Grade:
     >>> grade("The answer is 18 apples.", "18")
     Grade(strict=0.0, lenient=1.0)
     """
-    text = text[-MAX_CHARACTERS:]
+    text, open_thought = split_thought(text[-MAX_CHARACTERS:])
     target = number(gold)
     if target is None:
-        return _grade_text(text, gold)
-    answers = _marked_numbers(text)
+        return _grade_text(text, gold, open_thought)
+    answers = [] if open_thought else _marked_numbers(text)
     if _guessing(answers):
         return Grade(0.0, 0.0)
     strict = answers[-1] if answers else None
@@ -111,10 +115,22 @@ def grade(text: str, gold: str) -> Grade:
     return Grade(float(strict == target), float(lenient == target))
 
 
+def split_thought(text: str) -> tuple[str, bool]:
+    """Return what follows the last thought that was closed, and whether another is left open.
+
+    Examples
+    --------
+    >>> split_thought("<think>17? no</think>18"), split_thought("<think>17?")
+    (('18', False), ('<think>17?', True))
+    """
+    rest = text.rpartition(_THOUGHT)[2]
+    return rest, _THINK in rest
+
+
 def lenient_number(text: str) -> Fraction | None:
     r"""Return strict's answer, else the last ``\boxed{}``'s, else the last number."""
-    text = text[-MAX_CHARACTERS:]
-    answers = _marked_numbers(text)
+    text, open_thought = split_thought(text[-MAX_CHARACTERS:])
+    answers = [] if open_thought else _marked_numbers(text)
     if _guessing(answers):
         return None
     if answers and answers[-1] is not None:
@@ -241,9 +257,9 @@ def _value(match: re.Match[str]) -> Fraction | None:
     return -value if negative and value is not None else value
 
 
-def _grade_text(text: str, gold: str) -> Grade:
+def _grade_text(text: str, gold: str, open_thought: bool) -> Grade:
     target = _plain(gold)
-    pieces = _MARKER.split(text)[1:]
+    pieces = [] if open_thought else _MARKER.split(text)[1:]
     answers = [answer for answer in (_plain(_first_line(piece)) for piece in pieces) if answer]
     if not target or len(set(answers)) >= GUESSES:
         return Grade(0.0, 0.0)

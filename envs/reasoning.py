@@ -204,9 +204,9 @@ def extract(text: str, gold: str) -> tuple[str | None, str | None]:
     gold : str
         The gold answer, only looked at for its shape: a number, one line, or several. May be empty.
     """
-    text = text[-parsing.MAX_CHARACTERS :]
+    text, open_thought = parsing.split_thought(text[-parsing.MAX_CHARACTERS :])
     several = "\n" in gold.strip()
-    marked = _marked(text, several)
+    marked = [] if open_thought else _marked(text, several)
     if len(set(marked)) >= parsing.GUESSES:
         return None, None
     strict = marked[-1] if marked else None

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from zoo.envs.rewards.builtin import accuracy, format, length, overlong, repetition, score
 from zoo.envs.rewards.item import RewardItem
+from zoo.envs.rewards.model import RewardModel
 
 __all__ = [
     "RewardItem",
+    "RewardModel",
     "accuracy",
     "format",
     "length",

@@ -40,9 +40,11 @@ def format(completion: str, answer: str = "0") -> float:
     """Return 1 where ``#### answer`` stands exactly once and at the end, else 0.
 
     The answer must be a number where the gold answer is one, else one line of any text. Whether it
-    is right plays no part.
+    is right plays no part. What follows a thought is read, and nothing of one that is left open.
     """
-    text = completion[-parsing.MAX_CHARACTERS :]
+    text, open_thought = parsing.split_thought(completion[-parsing.MAX_CHARACTERS :])
+    if open_thought:
+        return 0.0
     if parsing.number(answer) is not None:
         return float(parsing.marked_number_end(text) == len(text))
     marked = parsing.only_marked_text(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import inspect
@@ -15,16 +16,40 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from zoo.core.protocols import Completion, Prompt
+from zoo.core.protocols import Completion, Prompt, Turn
 from zoo.envs.rewards.builtin import BUILTIN, accuracy, overlong, score
+from zoo.envs.rewards.model import RewardModel
 from zoo.errors import UserError, nearest
 
 __all__ = ["RewardItem", "read_rewards"]
 
 #: What a reward function may ask for by the names of its parameters: one completion at a time…
-SINGLE = ("completion", "answer", "question", "prompt", "token_ids", "finished", "metadata")
+SINGLE = (
+    "completion",
+    "answer",
+    "question",
+    "prompt",
+    "token_ids",
+    "finished",
+    "metadata",
+    "turns",
+)
 #: … or all of them at once, as lists of equal length.
-BATCH = ("completions", "answers", "questions", "prompts", "token_ids", "finished", "metadata")
+BATCH = (
+    "completions",
+    "answers",
+    "questions",
+    "prompts",
+    "token_ids",
+    "finished",
+    "metadata",
+    "turns",
+)
+
+#: The name of a reward model, which is made from its options …
+REWARD_MODEL = "reward_model"
+#: … and scores a whole batch within so many seconds, if nothing else is said.
+MODEL_TIMEOUT_S = 600.0
 
 _FIELDS = ("name", "function", "weight", "timeout_s", "batch")
 
@@ -41,7 +66,9 @@ class RewardItem:
         Called with keyword arguments, those it names in its signature. One completion at a time:
         ``completion`` (str), ``answer`` (str), ``question`` (str), ``prompt``
         (:class:`~zoo.core.protocols.Prompt`), ``token_ids`` (list of int), ``finished`` (bool: it
-        ended on a stop token) and ``metadata`` (dict); returns a float. Or, where it names
+        ended on a stop token), ``metadata`` (dict) and ``turns`` (list of
+        :class:`~zoo.core.protocols.Turn`, both sides of a dialogue; a single one elsewhere);
+        returns a float. Or, where it names
         ``completions``, ``answers``, ``questions`` or ``prompts``, all at once as lists; returns
         one float each. ``**kwargs`` receives everything.
     weight : float
@@ -161,8 +188,11 @@ def _named(name: str, entry: Any) -> Any:
 def _read(spec: Any) -> RewardItem:
     if isinstance(spec, RewardItem):
         return spec
+    if isinstance(spec, RewardModel):
+        return _item(REWARD_MODEL, spec, timeout_s=MODEL_TIMEOUT_S)
     if isinstance(spec, str):
-        return _item(*_find(spec))
+        name, function = _find(spec)
+        return _item(name, _reward_model({}) if function is RewardModel else function)
     if isinstance(spec, Mapping):
         return _read_mapping(spec)
     if callable(spec):
@@ -184,8 +214,21 @@ def _read_mapping(spec: Mapping[str, Any]) -> RewardItem:
     else:
         raise UserError(f"a reward's function must be callable (got {function!r})")
     options = {key: value for key, value in given.items() if key not in _FIELDS}
+    if function is RewardModel:
+        given.setdefault("timeout_s", MODEL_TIMEOUT_S)
+        function, options = _reward_model(options), {}
     settings = {key: given[key] for key in ("weight", "timeout_s", "batch") if key in given}
     return _item(given.get("name") or name, function, options=options, **settings)
+
+
+def _reward_model(options: dict[str, Any]) -> RewardModel:
+    known = [field.name for field in dataclasses.fields(RewardModel)]
+    for name in options:
+        if name not in known:
+            raise UserError(f"reward_model has no option '{name}'.{nearest(name, known)}")
+    if "path" not in options:
+        raise UserError("reward_model needs a path: a folder, or OWNER/NAME on the hub")
+    return RewardModel(**options)
 
 
 def _item(name: Any, function: Callable[..., Any], **settings: Any) -> RewardItem:
@@ -203,13 +246,16 @@ def _find(path: str) -> tuple[str, Callable[..., Any]]:
     """Return the name and the function that a built-in name or an import path stands for."""
     if path in BUILTIN:
         return path, BUILTIN[path]
+    if path == REWARD_MODEL:
+        return path, RewardModel
     module_path, colon, name = path.rpartition(":")
     if not colon:
         module_path, _, name = path.rpartition(".")
     if not module_path:
+        names = [*BUILTIN, REWARD_MODEL]
         raise UserError(
-            f"no reward is named '{path}': choose from {', '.join(BUILTIN)}, or give the import"
-            f" path of a function (my_module.my_reward).{nearest(path, BUILTIN)}"
+            f"no reward is named '{path}': choose from {', '.join(names)}, or give the import"
+            f" path of a function (my_module.my_reward).{nearest(path, names)}"
         )
     module = _module(path, module_path)
     function = getattr(module, name, None)
@@ -318,7 +364,12 @@ def _single(prompt: Prompt, completion: Completion) -> dict[str, Any]:
         "token_ids": list(completion.token_ids),
         "finished": completion.finished,
         "metadata": prompt.metadata,
+        "turns": list(completion.turns) or [_only_turn(completion)],
     }
+
+
+def _only_turn(completion: Completion) -> Turn:
+    return Turn("assistant", completion.text, list(completion.token_ids))
 
 
 def _pick(names: Iterable[str], values: Mapping[str, Any]) -> dict[str, Any]:
