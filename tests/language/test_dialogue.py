@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,17 +93,28 @@ def test_the_reward_stands_on_the_last_own_token() -> None:
 
 
 def test_what_ends_a_dialogue_and_what_cuts_it() -> None:
-    texts = [["a|", "b|"], ["a|", "bcdefghijk"], ["abcdefghijk"], ["abcdefghi|"], ["a|", "bcde|"]]
+    texts = [["a|", "b|"], ["a|", "bcdefghijk"], ["abcdefghijk"], ["abcdef|"], ["a|", "bcde|"]]
     # 14 tokens: 2 + 7 + own. The fourth's reply would fill the row up; the fifth's end just fits.
     rollout, _, policy = scripted(texts, max_turns=2, max_new_tokens=14)
     answered = rollout._answer(policy, 1)
     batch = rollout._batch(policy, answered, 1)
-    assert batch["completion_length"].tolist() == [11, 14, 11, 10, 14]
+    assert batch["completion_length"].tolist() == [11, 14, 11, 7, 14]
     assert batch["terminated"].any(1).tolist() == [True, False, False, False, True]
     assert batch["truncated"].any(1).tolist() == [False, True, True, True, False]
     assert [c.finished for c in answered.completions] == [True, False, False, False, True]
     assert (batch["terminated"] | batch["truncated"]).sum(1).tolist() == [1] * 5
-    assert batch["own"].sum(1).tolist() == [4, 7, 11, 10, 7]
+    assert batch["own"].sum(1).tolist() == [4, 7, 11, 7, 7]
+
+
+def test_a_turn_that_ended_beyond_its_rows_limit_is_cut() -> None:
+    # 20 tokens: the first row has 7 left, the second 11, and both are asked for 11
+    rollout, sampler, policy = scripted([["abcde|", "abcdefg|"], ["a|", "abcdefg|"]], 2)
+    rollout.knobs = dataclasses.replace(rollout.knobs, max_new_tokens=20)
+    answered = rollout._answer(policy, 1)
+    assert sampler.asked[1][2] == 11
+    assert [c.finished for c in answered.completions] == [False, True]
+    assert answered.samples.length.tolist() == [20, 17]
+    assert answered.completions[0].turns[-1].text == "abcdefg"
 
 
 def test_a_dialogue_of_one_turn_is_not_answered() -> None:

@@ -57,7 +57,7 @@ def test_every_argument_arrives() -> None:
         return float(len(everything))
 
     assert score(asks, ["hello"]).items["mine"] == [0.25]
-    assert score(takes_all, ["hello"]).items["mine"] == [7.0]
+    assert score(takes_all, ["hello"]).items["mine"] == [8.0]
 
 
 def test_a_batch_function_gets_lists() -> None:
