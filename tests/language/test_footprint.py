@@ -15,6 +15,7 @@ from zoo.core.optimizer import FusedAdamW
 from zoo.errors import UserError
 from zoo.policies import adapters
 from zoo.policies.footprint import Footprint, footprint, refuse_too_large
+from zoo.rollouts.vllm import EngineKnobs, VLLMRolloutKnobs
 
 QWEN3: dict[str, dict[str, Any]] = {
     "qwen3-0.6b-full": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28},
@@ -114,6 +115,26 @@ def test_what_a_card_cannot_hold_is_refused_with_the_reason(
     parts = counted(outline(preset), f"preset={preset}", *overrides)
     with pytest.raises(UserError, match=rf"the card has 32 \(GiB of {most}"):
         refuse_too_large(parts, 32, preset)
+
+
+def test_an_engine_takes_its_share_and_gives_it_back_asleep() -> None:
+    run = compose(["algo=grpo", "env=gsm8k", "preset=qwen3-1.7b-lora"])
+    model = outline("qwen3-1.7b-lora")
+
+    def beside(share: float, asleep: int) -> Footprint:
+        engine = EngineKnobs(gpu_memory_utilization=share, sleep_level=asleep)
+        rollout = VLLMRolloutKnobs(engine=engine)
+        return footprint(model, run.settings("model"), run.knobs, rollout, 32)
+
+    awake, asleep = beside(0.35, 0), beside(0.35, 1)
+    share = 0.35 * 32 * 2**30
+    assert awake.total - asleep.total == pytest.approx(asleep.gradients + asleep.logits)
+    assert (awake.engine, awake.cache, asleep.engine, asleep.sampled) == (share, 0, 0.0, share)
+    refuse_too_large(awake, 32, "it")
+    with pytest.raises(UserError, match=r"sleep_level=1"):
+        refuse_too_large(beside(0.95, 0), 32, "it")
+    with pytest.raises(UserError, match=r"gpu_memory_utilization=0\.1 gives it 3\.2"):
+        beside(0.1, 1)
 
 
 def test_a_run_is_refused_before_weights_are_looked_for(

@@ -267,7 +267,7 @@ def _refuse_too_large(config: Config, model: Any, knobs: Any, rollout: Any) -> N
 
     outline = shapes(model.path)
     if outline is not None:
-        refuse_too_large(footprint(outline, model, knobs, rollout), card, str(model.path))
+        refuse_too_large(footprint(outline, model, knobs, rollout, card), card, str(model.path))
 
 
 def _saving(config: Config, rollout: Any, recorder: Recorder | None) -> Any:

@@ -4,6 +4,7 @@ A lower bound of accelerator memory, of what is there whatever the lengths turn 
 
     weights + Adam's moments + reference + value head
       + max(gradients + logits of one chunk, weights to sample from + cache of the completions)
+      + an engine that doesn't sleep
 
 Activations, prompts in the cache and the allocator's losses come on top, so that what does not fit
 by this count can't be trained, and what fits may still not.
@@ -34,15 +35,19 @@ class Footprint:
     logits: float
     sampled: float
     cache: float
+    engine: float = 0.0
 
     @property
     def total(self) -> float:
         """Bytes that are there at one time at the least."""
         learning, sampling = self.gradients + self.logits, self.sampled + self.cache
-        return self.weights + self.moments + self.reference + max(learning, sampling)
+        always = self.weights + self.moments + self.reference + self.engine
+        return always + max(learning, sampling)
 
 
-def footprint(model: Any, settings: Any, knobs: Any, rollout: Any) -> Footprint:
+def footprint(
+    model: Any, settings: Any, knobs: Any, rollout: Any, card_gib: float = 0.0
+) -> Footprint:
     """Count what a run holds.
 
     Parameters
@@ -55,6 +60,13 @@ def footprint(model: Any, settings: Any, knobs: Any, rollout: Any) -> Footprint:
         The algorithm's.
     rollout : TextRolloutKnobs
         How much is sampled.
+    card_gib : float
+        Of which an engine of its own (``rollout=vllm``) takes its share.
+
+    Raises
+    ------
+    UserError
+        Where the engine's share can't hold the model and the cache of one completion.
     """
     size = 2 if settings.dtype == "bfloat16" else 4
     head = model.get_output_embeddings()
@@ -85,14 +97,29 @@ def footprint(model: Any, settings: Any, knobs: Any, rollout: Any) -> Footprint:
     each = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     rows = min(rollout.max_rows, rollout.prompts * getattr(knobs, "group_size", 1))
     token = 2 * config.num_hidden_layers * heads * each * 2
+    sampled = 0 if settings.quantize else products * 2
+    cache = rows * rollout.max_new_tokens * token
+    engine = getattr(rollout, "engine", None)
+    share = 0.0
+    if engine is not None:  # it holds merged weights in 16 bits, whatever the base is kept in
+        share = engine.gpu_memory_utilization * card_gib * _GIB
+        held = every * 2 + rollout.max_new_tokens * token
+        if held > share:
+            raise UserError(
+                f"vLLM would hold {held / _GIB:.1f} GiB of weights in 16 bits and cache, and"
+                f" rollout.engine.gpu_memory_utilization={engine.gpu_memory_utilization:g} gives it"
+                f" {share / _GIB:.1f} of the card's {card_gib:.0f}: raise that, or use rollout=hf."
+            )
+        sampled, cache = (share, 0) if engine.sleep_level else (0, 0)
     return Footprint(
         weights=weights,
         moments=moments,
         reference=reference,
         gradients=trained * wide,
         logits=settings.chunk * config.vocab_size * 4,
-        sampled=0 if settings.quantize else products * 2,
-        cache=rows * rollout.max_new_tokens * token,
+        sampled=sampled,
+        cache=cache,
+        engine=0.0 if engine is None or engine.sleep_level else share,
     )
 
 
@@ -113,6 +140,7 @@ def refuse_too_large(parts: Footprint, card_gib: float, name: str) -> None:
         "reference": parts.reference,
         "weights to sample from": parts.sampled,
         "cache": parts.cache,
+        "vLLM": parts.engine,
     }
     said = ", ".join(
         f"{what} {size / _GIB:.1f}"
@@ -120,6 +148,8 @@ def refuse_too_large(parts: Footprint, card_gib: float, name: str) -> None:
         if size >= 0.05 * _GIB
     )
     ways = "model.dtype=bfloat16, model.lora.rank=16, model.quantize=nf4 with it"
+    if parts.engine:
+        ways += ", rollout.engine.sleep_level=1"
     if parts.cache > parts.weights:
         ways = "fewer rollout.max_rows or rollout.max_new_tokens"
     raise UserError(
