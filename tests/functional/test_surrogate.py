@@ -121,3 +121,5 @@ def test_shapes_that_would_broadcast_are_refused():
         surrogate.cispo(torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2, 1))
     with pytest.raises(ValueError, match="one"):
         surrogate.sequence_log_ratio(torch.zeros(2, 3), torch.ones(3, dtype=torch.bool))
+    with pytest.raises(ValueError, match="one"):
+        surrogate.sequence_log_ratio(torch.zeros(3), torch.ones(3, dtype=torch.bool))
