@@ -40,7 +40,10 @@ def row(question: str, answer: str = "#### 4") -> str:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["tran"], "unknown command 'tran': there is train, eval, enjoy, bench, report, list. Did"),
+        (
+            ["tran"],
+            "unknown command 'tran': there is train, eval, enjoy, export, merge, bench, report, list. Did",
+        ),
         (["train"], "no algorithm given: add algo=NAME, one of"),
         (["train", "algo=grppo", "env=gsm8k"], "unknown algorithm 'grppo'"),
         (["train", "algo=ppo", "env=CartPole-v2"], "unknown environment 'CartPole-v2'"),
