@@ -174,7 +174,7 @@ class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports one module from a mutant's tree, and every other one as usual."""
 
     def __init__(self, mutant: Mutant) -> None:
-        dotted = mutant.path.removesuffix(".py").replace("/", ".")
+        dotted = mutant.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         self.name = dotted if dotted.startswith("zoo.") else f"zoo.{dotted}"
         self.path, self.tree = ROOT / mutant.path, mutant.tree
 

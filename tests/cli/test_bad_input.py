@@ -42,7 +42,7 @@ def row(question: str, answer: str = "#### 4") -> str:
     [
         (
             ["tran"],
-            "unknown command 'tran': there is train, eval, enjoy, export, merge, bench, report, list. Did",
+            "enjoy, export, merge, bench, report, list. Did you mean 'train'?",
         ),
         (["train"], "no algorithm given: add algo=NAME, one of"),
         (["train", "algo=grppo", "env=gsm8k"], "unknown algorithm 'grppo'"),

@@ -123,3 +123,13 @@ def test_shapes_that_would_broadcast_are_refused():
         surrogate.sequence_log_ratio(torch.zeros(2, 3), torch.ones(3, dtype=torch.bool))
     with pytest.raises(ValueError, match="one"):
         surrogate.sequence_log_ratio(torch.zeros(3), torch.ones(3, dtype=torch.bool))
+
+
+def test_only_the_two_corners_that_clipping_silences_are_counted():
+    log_ratio = torch.tensor([0.5, 0.5, 0.5, 2.0, 2.0, 2.0]).log()
+    advantage = torch.tensor([-0.5, 0.0, 0.5, -0.5, 0.0, 0.5])
+    low, high = surrogate.clip_fractions(log_ratio, advantage, 0.2, 0.2)
+    assert low.tolist() == [1, 0, 0, 0, 0, 0]
+    assert high.tolist() == [0, 0, 0, 0, 0, 1]
+    edges = surrogate.clip_fractions(torch.zeros(2), torch.tensor([-1.0, 1.0]), 0.0, 0.0)
+    assert [edge.tolist() for edge in edges] == [[0, 0], [0, 0]]
