@@ -16,9 +16,10 @@ from small_models import make_batch, make_model, make_tokenizer
 
 from zoo.errors import UserError
 from zoo.policies.language import LanguageKnobs, LanguagePolicy
+from zoo.rollouts.engine_settings import EngineKnobs, VLLMRolloutKnobs
 from zoo.rollouts.hf import HFSampler
 from zoo.rollouts.sampling import Samples, SamplingParams
-from zoo.rollouts.vllm import EngineKnobs, VLLMRolloutKnobs, VLLMSampler
+from zoo.rollouts.vllm import VLLMSampler
 
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm

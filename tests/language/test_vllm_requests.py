@@ -15,9 +15,10 @@ from zoo.core.config import compose
 from zoo.errors import UserError
 from zoo.rollouts import vllm
 from zoo.rollouts.engine_requests import Completed, draw_seeds, refuse_longer, request, samples_of
+from zoo.rollouts.engine_settings import EngineKnobs, VLLMRolloutKnobs
 from zoo.rollouts.engine_weights import checkpoint_weights, write_config, write_weights
 from zoo.rollouts.sampling import SamplingParams
-from zoo.rollouts.vllm import EngineKnobs, VLLMRolloutKnobs, VLLMSampler
+from zoo.rollouts.vllm import VLLMSampler
 
 PARAMS = SamplingParams(0.6, 20, frozenset({7, 2}))
 GREEDY = SamplingParams(0.6, 20, frozenset({2}), greedy=True)

