@@ -318,6 +318,8 @@ def test_a_stopped_sampling_waits_for_nothing(server: Server) -> None:
     with pytest.raises(CancelledError):
         sample(made, make_policy("qwen3"))
     assert time.monotonic() - start < 4
+    until(lambda: not any(t.name.startswith("zoo-vllm") for t in threading.enumerate()))
+    assert time.monotonic() - start < 4  # nor do its threads
 
 
 def test_sleeping_and_waking_are_asked_for(server: Server) -> None:
