@@ -20,7 +20,10 @@ def test_a_run_is_exported_and_trained_on(zoo: Command, tmp_path: Path) -> None:
     run, out = tmp_path / "run", tmp_path / "model"
     assert zoo(*RUN, f"run_dir={run}")[0] == 0
     status, said, _ = zoo("export", str(run), "--out", str(out))
-    assert status == 0 and said == f"model: {out}\n"
+    assert status == 0 and said.splitlines()[0] == f"model: {out}"
+    assert "model.instruct=false" in said
+    status, _, err = zoo("merge", str(out), "--out", str(tmp_path / "x"))
+    assert status == 2 and "whole model already" in err
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {p.name for p in out.iterdir()}
     assert zoo(*RUN, f"run_dir={tmp_path / 'next'}", f"model={out}", "model.instruct=false")[0] == 0
     status, _, err = zoo("export", str(run), "--out", str(out))
@@ -33,7 +36,7 @@ def test_an_adapter_is_exported_and_merged(zoo: Command, tmp_path: Path) -> None
     pytest.importorskip("peft")
     run, out = tmp_path / "run", tmp_path / "adapter"
     assert zoo(*RUN, f"run_dir={run}", "model.lora.rank=2")[0] == 0
-    assert zoo("export", str(run), "--out", str(out))[1] == f"adapter: {out}\n"
+    assert zoo("export", str(run), "--out", str(out))[1].startswith(f"adapter: {out}\n")
     for source, name in ((run, "one"), (out, "other")):
         assert zoo("merge", str(source), "--out", str(tmp_path / name))[0] == 0
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "other")]

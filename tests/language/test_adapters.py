@@ -178,9 +178,13 @@ def loaded(path: Path, **knobs: Any) -> LanguagePolicy:
     return LanguagePolicy.load(LanguageKnobs(str(path), sampling_dtype="float32", **knobs))
 
 
-def test_a_saved_adapter_is_read_by_peft_and_trained_on(tmp_path: Path) -> None:
+def test_a_saved_adapter_is_read_by_peft_and_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base = saved_base(tmp_path / "base")
-    policy, batch = loaded(base, lora=LoraKnobs(rank=2)), make_batch(PROMPTS, ROWS)
+    monkeypatch.chdir(tmp_path)  # a name that holds here only is written as one that holds anywhere
+    policy, batch = loaded(Path("base"), lora=LoraKnobs(rank=2)), make_batch(PROMPTS, ROWS)
+    assert policy.model.peft_config["default"].base_model_name_or_path == str(base)
     for parameter in trainable(policy).values():
         parameter.data.normal_(std=0.3)
     assert save(policy, tmp_path / "adapter") == "adapter"
@@ -244,6 +248,10 @@ def test_what_cannot_be_adapted_is_refused(tmp_path: Path) -> None:
         LoraKnobs(rank=-1)
     with pytest.raises(UserError, match="targets"):
         LoraKnobs(rank=1, targets="heads")
+    with pytest.raises(UserError, match="give a rank"):
+        LoraKnobs(alpha=16.0)
+    with pytest.raises(UserError, match=r"rank=1000 is more than the 32"):
+        adapters.adapt(make_model("qwen3"), LoraKnobs(rank=1000), "base")
     with pytest.raises(UserError, match=r"q_proj.*GPT2LMHeadModel"):
         adapters.adapt(make_model("gpt2"), LoraKnobs(rank=1), "base")
     with pytest.raises(UserError, match=r"model\.lora\.rank"):
@@ -252,6 +260,10 @@ def test_what_cannot_be_adapted_is_refused(tmp_path: Path) -> None:
         loaded(Path("smollm2-135m"), lora=LoraKnobs(rank=1), quantize="nf4")
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "IA3"}')
     with pytest.raises(UserError, match="IA3"):
+        loaded(tmp_path)
+    gone = '{"peft_type": "LORA", "base_model_name_or_path": "/no/where"}'
+    (tmp_path / "adapter_config.json").write_text(gone)
+    with pytest.raises(UserError, match=r"base of the adapter.*put it back"):
         loaded(tmp_path)
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     with pytest.raises(UserError, match="base_model_name_or_path"):

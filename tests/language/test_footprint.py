@@ -114,7 +114,7 @@ def test_what_a_card_cannot_hold_is_refused_with_the_reason(
     preset: str, overrides: list[str], most: str
 ) -> None:
     parts = counted(outline(preset), f"preset={preset}", *overrides)
-    with pytest.raises(UserError, match=rf"the card has 32 \(GiB of {most}"):
+    with pytest.raises(UserError, match=rf"of a card's 32 \(GiB of {most}"):
         refuse_too_large(parts, 32, preset)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from zoo.errors import UserError
 
-__all__ = ["add_arguments", "add_output", "dtype_of", "policy_of", "run"]
+__all__ = ["add_arguments", "add_output", "dtype_of", "policy_of", "run", "say_how_prompted"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,17 @@ def run(arguments: argparse.Namespace) -> int:
     policy = policy_of(arguments.run)
     what = save(policy, arguments.out, dtype_of(arguments))
     print(f"{what}: {arguments.out}")
+    say_how_prompted(policy, arguments.out)
     return 0
+
+
+def say_how_prompted(policy: Any, out: Path) -> None:
+    """Print the settings that go with the weights and are in no folder, where there are any."""
+    knobs = policy.knobs
+    given = [] if knobs.instruct else ["model.instruct=false"]
+    given += [f"model.template.{name}={value}" for name, value in knobs.template.items()]
+    if given:
+        print(f"it was prompted with {' '.join(given)}: give that beside model={out}")
 
 
 def dtype_of(arguments: argparse.Namespace) -> Any:

@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from zoo.cli.export import add_output, dtype_of, policy_of
+from zoo.cli.export import add_output, dtype_of, policy_of, say_how_prompted
 from zoo.errors import UserError
 
 __all__ = ["add_arguments", "run"]
@@ -38,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     save_merged(policy, arguments.out, dtype_of(arguments))
     print(f"model: {arguments.out}")
+    say_how_prompted(policy, arguments.out)
     return 0
 
 
@@ -46,4 +47,6 @@ def _policy(run: str) -> Any:
     from zoo.policies.language import LanguagePolicy
 
     folder = Path(run).expanduser()
+    if (folder / "model.safetensors").is_file() and not is_adapter_folder(folder):
+        raise UserError(f"{run} is a whole model already: there is no adapter to merge.")
     return LanguagePolicy.load(str(folder)) if is_adapter_folder(folder) else policy_of(run)

@@ -62,6 +62,11 @@ class LoraKnobs:
             raise UserError(
                 f"model.lora needs rank ≥ 0 and alpha > 0 (got {self.rank} and {self.alpha})."
             )
+        if self.alpha is not None and not self.rank:
+            raise UserError(
+                "model.lora.alpha scales an adapter, of which model.lora.rank=0 has none: give a"
+                " rank, as in model.lora.rank=16."
+            )
         known = (*_GROUPS, "all-linear")
         if not self.targets or (isinstance(self.targets, str) and self.targets not in known):
             raise UserError(
@@ -97,6 +102,17 @@ def adapt(model: Any, knobs: LoraKnobs, base: str) -> None:
             f"model.lora.targets names {', '.join(missing)}, which this"
             f" {type(model).__name__} doesn't have: take all-linear, or of"
             f" {', '.join(sorted(names))}."
+        )
+    chosen = [
+        m
+        for name, m in model.named_modules()
+        if _is_projection(m) and (everything or name.rpartition(".")[2] in targets)
+    ]
+    widest = max((min(m.weight.shape) for m in chosen if m.weight.dim() == 2), default=0)
+    if not hasattr(chosen[0].weight, "quant_state") and knobs.rank > widest:
+        raise UserError(
+            f"model.lora.rank={knobs.rank} is more than the {widest} that the layers themselves"
+            " have: 8 to 64 are usual, and rank 0 trains the whole model."
         )
     config = peft.LoraConfig(
         r=knobs.rank,

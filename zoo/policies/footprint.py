@@ -136,12 +136,13 @@ def refuse_too_large(parts: Footprint, card_gib: float, name: str) -> None:
     listed = {
         "weights": parts.weights,
         "Adam's moments": parts.moments,
-        "gradients": parts.gradients,
         "reference": parts.reference,
-        "weights to sample from": parts.sampled,
-        "cache": parts.cache,
         "vLLM": parts.engine,
     }
+    if parts.gradients + parts.logits > parts.sampled + parts.cache:
+        listed |= {"gradients": parts.gradients, "logits": parts.logits}
+    else:
+        listed |= {"weights to sample from": parts.sampled, "cache": parts.cache}
     said = ", ".join(
         f"{what} {size / _GIB:.1f}"
         for what, size in sorted(listed.items(), key=lambda item: -item[1])
@@ -153,6 +154,6 @@ def refuse_too_large(parts: Footprint, card_gib: float, name: str) -> None:
     if parts.cache > parts.weights:
         ways = "fewer rollout.max_rows or rollout.max_new_tokens"
     raise UserError(
-        f"training {name} takes at least {parts.total / _GIB:.1f} GiB and the card has"
-        f" {card_gib:.0f} (GiB of {said}): try {ways}."
+        f"training {name} takes at least {parts.total / _GIB:.1f} GiB of a card's {card_gib:.0f}"
+        f" (GiB of {said}): try {ways}."
     )

@@ -58,14 +58,21 @@ def load_adapted(
         model, tokenizer = load_model(name, dtype, quantize)
         if lora.rank:
             known = name in SHIPPED and name != "tiny"
-            adapters.adapt(model, lora, name if known else model.name_or_path)
+            base = str(folder.resolve()) if folder.is_dir() else model.name_or_path
+            adapters.adapt(model, lora, name if known else base)
         return model, tokenizer
     if lora.rank:
         raise UserError(
             f"{folder} already is an adapter, which is trained on: leave model.lora.rank at 0, or"
             " `zoo merge` it and put a fresh one on the result."
         )
-    model, tokenizer = load_model(adapters.base_name(folder), dtype, quantize)
+    try:
+        model, tokenizer = load_model(adapters.base_name(folder), dtype, quantize)
+    except UserError as error:
+        raise UserError(
+            f"the base of the adapter in {folder} can't be had ({str(error).rstrip('.')}): put it"
+            " back, or correct base_model_name_or_path in its adapter_config.json."
+        ) from error
     adapters.continue_adapter(model, folder)
     return model, tokenizer
 
