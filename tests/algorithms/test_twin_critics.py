@@ -115,3 +115,7 @@ def test_a_run_moves_both_critics(env: str) -> None:
 def test_text_refuses_twin_critics() -> None:
     with pytest.raises(UserError, match="double_q=true"):
         PPO("gsm8k", model="tiny", double_q=True)
+
+
+def test_there_are_two_critics_only_where_they_were_asked_for() -> None:
+    assert [PPO.critics(PPO.Knobs(double_q=twin)) for twin in (True, False)] == [2, 1]
