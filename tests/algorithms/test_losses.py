@@ -148,3 +148,23 @@ def test_ppos_clip_range_follows_its_schedule() -> None:
     )
     assert float(inside.detach()) == pytest.approx(-1.15 * 4.25, rel=1e-5)
     assert float(outside.detach()) == pytest.approx(-1.10 * 4.25, rel=1e-5)
+
+
+def test_ppos_lower_clip_range_follows_it_too() -> None:
+    algorithm, batch = ppo_batch(clip_low=0.2, clip_high=0.2, clip_schedule="linear")
+    batch["old_log_prob"] = batch["log_prob"] - math.log(0.85)  # ratio 0.85
+    batch["advantage"] = -batch["advantage"]
+    inside, outside = (
+        next(algorithm.losses(batch, Update(progress=p))).terms["policy"][0, 0] for p in (0.0, 0.5)
+    )
+    assert float(inside.detach()) == pytest.approx(0.85 * 4.25, rel=1e-5)
+    assert float(outside.detach()) == pytest.approx(0.90 * 4.25, rel=1e-5)
+
+
+def test_ppos_limit_is_one_and_a_half_of_the_kl_and_has_no_gradient() -> None:
+    algorithm, batch = ppo_batch(target_kl=0.02)
+    batch["old_log_prob"] = batch["log_prob"] - math.log(2.0)
+    (loss,) = algorithm.losses(batch, Update())
+    assert loss.limit == pytest.approx(0.03)
+    assert loss.divergence is not None and not loss.divergence.requires_grad
+    assert not next(ppo_batch()[0].losses(batch, Update())).limit < math.inf

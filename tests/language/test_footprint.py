@@ -15,8 +15,7 @@ from zoo.core.optimizer import FusedAdamW
 from zoo.errors import UserError
 from zoo.policies import adapters
 from zoo.policies.footprint import Footprint, footprint, refuse_too_large
-from zoo.rollouts.engine_settings import EngineKnobs
-from zoo.rollouts.vllm import VLLMRolloutKnobs
+from zoo.rollouts.engine_settings import EngineKnobs, VLLMRolloutKnobs
 
 QWEN3: dict[str, dict[str, Any]] = {
     "qwen3-0.6b-full": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28},
