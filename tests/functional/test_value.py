@@ -48,3 +48,10 @@ def test_explained_variance_is_one_for_right_zero_for_the_mean_and_below_for_wor
     assert explained_variance(torch.full((1, 4), 7.0), target, mask).item() == 0.0
     assert explained_variance(-target, target, mask).item() == pytest.approx(-3.0)
     assert math.isnan(explained_variance(target, torch.ones(1, 4)).item())
+
+
+def test_a_value_that_fell_is_held_near_the_old_one():
+    value, old, target = torch.tensor([0.0]), torch.tensor([1.0]), torch.tensor([0.0])
+    # held at .8, which is worse than the value itself: the larger error counts
+    loss = value_loss(value, old, target, clip=0.2)
+    torch.testing.assert_close(loss, torch.tensor([0.5 * 0.8**2]))
