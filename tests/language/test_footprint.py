@@ -102,10 +102,12 @@ def test_four_bits_take_a_quarter_of_sixteen() -> None:
     assert packed.sampled == 0 and wide.sampled == 2 * products
 
 
-@pytest.mark.parametrize("preset", QWEN3)
-def test_a_preset_fits_its_card_with_room_for_activations(preset: str) -> None:
+@pytest.mark.parametrize(("preset", "gib"), zip(QWEN3, (13.2, 9.6, 7.4), strict=True))
+def test_a_preset_takes_what_its_page_says_and_leaves_room_for_activations(
+    preset: str, gib: float
+) -> None:
     parts = counted(outline(preset), f"preset={preset}")
-    assert 2**30 < parts.total < 16 * 2**30
+    assert round(parts.total / 2**30, 1) == gib  # docs/presets.md
     refuse_too_large(parts, 32, preset)
 
 

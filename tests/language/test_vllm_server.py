@@ -425,4 +425,7 @@ def test_a_server_that_never_answers_is_given_up_and_ended(
 
 
 def test_a_free_port_can_be_listened_on() -> None:
-    Server(free_port()).server_close()
+    port = free_port()
+    server = Server(port)
+    server.server_close()
+    assert server.server_port == port

@@ -237,11 +237,10 @@ def _text(
         env = config.target("env")(**arguments)
     elif rewards is not None:
         raise UserError("rewards= goes with a named environment; your own scores by itself.")
-    limits = config.settings("rollout")
-    if hasattr(limits, "max_rows"):
-        _refuse_too_large(config, model, knobs, limits)
-    policy = config.target("model").load(model, critic=cls.critics(knobs))
     make, settings = config.target("rollout"), config.settings("rollout")
+    if hasattr(settings, "max_rows"):
+        _refuse_too_large(config, model, knobs, settings)
+    policy = config.target("model").load(model, critic=cls.critics(knobs))
     common = {"group_size": getattr(knobs, "group_size", 1), "seed": int(config["seed"])}
     if hasattr(make, "collect"):  # a whole rollout, where others only sample
         return make(env, **_as_arguments(settings), **common), policy

@@ -108,8 +108,8 @@ def adapt(model: Any, knobs: LoraKnobs, base: str) -> None:
         for name, m in model.named_modules()
         if _is_projection(m) and (everything or name.rpartition(".")[2] in targets)
     ]
-    widest = max((min(m.weight.shape) for m in chosen if m.weight.dim() == 2), default=0)
-    if not hasattr(chosen[0].weight, "quant_state") and knobs.rank > widest:
+    widest = max((min(m.in_features, m.out_features) for m in chosen), default=knobs.rank)
+    if knobs.rank > widest:
         raise UserError(
             f"model.lora.rank={knobs.rank} is more than the {widest} that the layers themselves"
             " have: 8 to 64 are usual, and rank 0 trains the whole model."
