@@ -12,19 +12,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_models import make_batch, make_model, make_tokenizer
+from engine_checks import agrees_at, changed, completions, gap, prompts, sample
+from small_models import make_model, make_tokenizer
 
 from zoo.errors import UserError
 from zoo.policies.language import LanguageKnobs, LanguagePolicy
 from zoo.rollouts.engine_settings import EngineKnobs, VLLMRolloutKnobs
 from zoo.rollouts.hf import HFSampler
-from zoo.rollouts.sampling import Samples, SamplingParams
 from zoo.rollouts.vllm import VLLMSampler
 
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
-
-QUESTIONS = ["What is 2 + 3?", "Tom has 4 apples and eats 1. How many are left?", "7 * 8 ="]
 
 
 def engine(**knobs: object) -> VLLMSampler:
@@ -63,65 +61,11 @@ def policy(tiny: LanguagePolicy) -> LanguagePolicy:
     return copy.deepcopy(tiny)
 
 
-def prompts(policy: LanguagePolicy) -> list[list[int]]:
-    return policy.codec.encode_all([[{"role": "user", "content": q}] for q in QUESTIONS])
-
-
-def sample(
-    sampler: VLLMSampler | HFSampler,
-    policy: LanguagePolicy,
-    repeats: int = 8,
-    seed: int = 0,
-    asked: list[list[int]] | None = None,
-    **params: object,
-) -> Samples:
-    settings = {"temperature": policy.temperature, "max_new_tokens": 32}
-    settings |= {"stop_ids": policy.codec.stop_ids, **params}
-    return sampler.generate(
-        policy,
-        prompts(policy) if asked is None else asked,
-        repeats,
-        SamplingParams(**settings),  # type: ignore[arg-type]
-        torch.Generator().manual_seed(seed),
-    )
-
-
-def completions(samples: Samples) -> list[list[int]]:
-    return [row[:n] for row, n in zip(samples.token.tolist(), samples.length.tolist(), strict=True)]
-
-
-def gap(policy: LanguagePolicy, asked: list[list[int]], samples: Samples) -> float:
-    """Largest gap between the engine's log-probabilities and the trainer's."""
-    rows = completions(samples)
-    repeats = len(rows) // len(asked)
-    batch = make_batch(asked, [(i // repeats, row) for i, row in enumerate(rows)])
-    trainer = policy.log_prob(batch)
-    assert trainer.shape == samples.log_prob.shape
-    return float((trainer - samples.log_prob).abs().max())
-
-
-def changed(policy: LanguagePolicy, seed: int) -> None:
-    """What an optimizer step does: other weights, in place, and the next version."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in policy.model.parameters():
-            noise = torch.randn(weight.shape, generator=generator)
-            weight.add_(noise * weight.abs().mean() * 0.5)
-    policy.version += 1
-
-
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
 def test_golden_24_log_probs_are_the_trainers_at_the_temperature(
     sampler: VLLMSampler, policy: LanguagePolicy, temperature: float
 ) -> None:
-    policy = LanguagePolicy(
-        policy.model,
-        policy.codec.tokenizer,
-        LanguageKnobs(temperature=temperature, sampling_dtype="float32"),
-    )
-    samples = sample(sampler, policy, repeats=16)
-    assert len(set(samples.length.tolist())) > 2
-    assert gap(policy, prompts(policy), samples) < 1e-4
+    samples = agrees_at(temperature, sampler, policy)
     steps = torch.arange(samples.token.shape[1])
     assert (samples.log_prob[steps >= samples.length[:, None]] == 0).all()
 
@@ -170,7 +114,7 @@ def test_golden_39_greedy_is_the_trainers_own_after_every_sync(
     for step in range(3):
         theirs = completions(sample(sampler, policy, 2, greedy=True))
         assert theirs == completions(sample(HFSampler(), policy, 2, greedy=True))
-        assert gap(policy, prompts(policy), sample(sampler, policy)) < 1e-4
+        assert gap(policy, sample(sampler, policy)) < 1e-4
         seen.append(theirs)
         changed(policy, step)
     assert seen[0] != seen[1] != seen[2]
@@ -189,7 +133,7 @@ def test_golden_39_holds_for_every_architecture(alone: None, name: str) -> None:
             theirs = completions(sample(other, policy, 1, asked=asked, greedy=True))
             ours = completions(sample(HFSampler(), policy, 1, asked=asked, greedy=True))
             assert theirs == ours
-            assert gap(policy, asked, sample(other, policy, asked=asked)) < 1e-4
+            assert gap(policy, sample(other, policy, asked=asked), asked) < 1e-4
             changed(policy, step)
     finally:
         other.close()
@@ -255,7 +199,7 @@ def test_more_prompts_than_a_step_can_read(alone: None, policy: LanguagePolicy) 
     small = engine(max_rows=16, engine=EngineKnobs(max_num_batched_tokens=96))
     try:
         samples = sample(small, policy, repeats=2, asked=asked)
-        assert gap(policy, asked, samples) < 1e-4
+        assert gap(policy, samples, asked) < 1e-4
     finally:
         small.close()
 

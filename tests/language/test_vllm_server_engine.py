@@ -14,20 +14,18 @@ from concurrent.futures import CancelledError
 
 import pytest
 import torch
+from engine_checks import agrees_at, changed, completions, gap, sample
 from process_groups import running, until
-from small_models import make_batch
 
 from zoo.errors import UserError
 from zoo.policies.language import LanguageKnobs, LanguagePolicy
 from zoo.rollouts.engine_settings import EngineKnobs
 from zoo.rollouts.hf import HFSampler
-from zoo.rollouts.sampling import Samples, SamplingParams
 from zoo.rollouts.vllm_server import VLLMServerKnobs, VLLMServerSampler
 
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
 
-QUESTIONS = ["What is 2 + 3?", "Tom has 4 apples and eats 1. How many are left?", "7 * 8 ="]
 LIMITS = {"max_prompt_tokens": 64, "max_new_tokens": 32}
 
 
@@ -46,62 +44,11 @@ def policy(tiny: LanguagePolicy) -> LanguagePolicy:
     return copy.deepcopy(tiny)
 
 
-def prompts(policy: LanguagePolicy) -> list[list[int]]:
-    return policy.codec.encode_all([[{"role": "user", "content": q}] for q in QUESTIONS])
-
-
-def sample(
-    sampler: VLLMServerSampler | HFSampler,
-    policy: LanguagePolicy,
-    repeats: int = 8,
-    seed: int = 0,
-    **params: object,
-) -> Samples:
-    settings = {"temperature": policy.temperature, "max_new_tokens": 32}
-    settings |= {"stop_ids": policy.codec.stop_ids, **params}
-    return sampler.generate(
-        policy,
-        prompts(policy),
-        repeats,
-        SamplingParams(**settings),  # type: ignore[arg-type]
-        torch.Generator().manual_seed(seed),
-    )
-
-
-def completions(samples: Samples) -> list[list[int]]:
-    return [row[:n] for row, n in zip(samples.token.tolist(), samples.length.tolist(), strict=True)]
-
-
-def gap(policy: LanguagePolicy, samples: Samples) -> float:
-    """Largest gap between the server's log-probabilities and the trainer's."""
-    asked, rows = prompts(policy), completions(samples)
-    repeats = len(rows) // len(asked)
-    batch = make_batch(asked, [(i // repeats, row) for i, row in enumerate(rows)])
-    return float((policy.log_prob(batch) - samples.log_prob).abs().max())
-
-
-def changed(policy: LanguagePolicy, seed: int) -> None:
-    """What an optimizer step does: other weights, in place, and the next version."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in policy.model.parameters():
-            noise = torch.randn(weight.shape, generator=generator)
-            weight.add_(noise * weight.abs().mean() * 0.5)
-    policy.version += 1
-
-
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
 def test_golden_24_log_probs_are_the_trainers_at_the_temperature(
     sampler: VLLMServerSampler, policy: LanguagePolicy, temperature: float
 ) -> None:
-    policy = LanguagePolicy(
-        policy.model,
-        policy.codec.tokenizer,
-        LanguageKnobs(temperature=temperature, sampling_dtype="float32"),
-    )
-    samples = sample(sampler, policy, repeats=16)
-    assert len(set(samples.length.tolist())) > 2
-    assert gap(policy, samples) < 1e-4
+    agrees_at(temperature, sampler, policy)
 
 
 def test_golden_29_any_stop_token_finishes(
