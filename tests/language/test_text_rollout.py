@@ -18,7 +18,7 @@ from zoo.errors import UserError
 from zoo.policies.language import LanguagePolicy
 from zoo.policies.text_codec import TextCodec
 from zoo.rollouts.hf import HFSampler
-from zoo.rollouts.invariants import first_step
+from zoo.rollouts.invariants import first_step, said
 from zoo.rollouts.prompt_stream import PromptStream
 from zoo.rollouts.text import TextRollout
 from zoo.rollouts.text_evaluation import clustered_ci95, pass_at_k
@@ -422,3 +422,48 @@ def test_a_reward_that_always_fails_ends_the_run_and_one_that_recovers_does_not(
         assert not rollout.collect(policy)["mask"].any()
     with pytest.raises(UserError, match="no completion of the last 10 updates got a reward"):
         rollout.collect(policy)
+
+
+def test_a_short_run_whose_rewards_always_failed_has_failed_and_says_why(
+    policy: LanguagePolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Telling(Sums):
+        def score(self, prompts: Any, completions: Any) -> Scores:
+            error = "reward 'digits' on completion 0, prompt train/3 (ValueError): Traceback …"
+            scores = super().score(prompts, completions)
+            return replace(scores, errors=[f"{error}\n  line 7\nValueError: no file"])
+
+    monkeypatch.setattr(policy, "total", 2, raising=False)  # the run's budget, as the Trainer says
+
+    def new(failing: Any) -> TextRollout:
+        return make_rollout(Telling(failing=failing), prompts=1, max_new_tokens=2)
+
+    rollout = new(range(4))
+    rollout.collect(policy)
+    resumed = new(range(4))
+    resumed.load_state_dict(rollout.state_dict())
+    why = (
+        r"no completion of this run \(2 updates\) got a reward: .* nothing was learned. The first"
+        r" failure: reward 'digits' on completion 0, prompt train/3: ValueError: no file$"
+    )
+    for each in (rollout, resumed):
+        with pytest.raises(UserError, match=why) as raised:
+            each.collect(policy)
+        assert "line 7" in raised.value.traceback  # type: ignore[attr-defined]
+    paid_once = new(range(3))
+    paid_once.collect(policy)
+    paid_once.env.failing = range(4)  # type: ignore[attr-defined]
+    assert not paid_once.collect(policy)["mask"].any()
+
+
+def test_a_first_batch_that_teaches_nothing_is_told_without_a_figure(
+    policy: LanguagePolicy,
+) -> None:
+    batch = make_rollout().collect(policy)
+    names = ("check/ratio_deviation", "sampler/log_prob_gap_mean", "sampler/log_prob_gap_max")
+    figures = dict.fromkeys(names, 0.0)
+    none = said(policy, batch, {**figures, "group/live_fraction": 0.0})
+    assert none[-1].startswith("warning: no group of this batch has unequal rewards, and it teaches")
+    few = said(policy, batch, {**figures, "group/live_fraction": 0.05})
+    assert few[-1].startswith("warning: only 5% of the groups have unequal rewards, and the others")
+    assert len(said(policy, batch, {**figures, "group/live_fraction": 0.1})) == 1

@@ -183,7 +183,10 @@ def load(
     path = Path(path)
     file = path / "checkpoints" / "last.pt" if path.is_dir() else path
     if path.is_dir() and not file.exists():
-        raise UserError(f"{path} has no checkpoint to load (expected {file}).")
+        raise UserError(
+            f"{path} has no checkpoint to load (expected {file}): start the run again, in another"
+            " folder."
+        )
     state = checkpoint.load_run(file)
     config = Config.from_dict(state["config"])
     for kind, names in (config.tree.get("objects") or {}).items():

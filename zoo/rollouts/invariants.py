@@ -103,9 +103,11 @@ def said(policy: LanguagePolicy, batch: TensorDict, figures: dict[str, float]) -
             " samples than its own. Look at the sampling parameters and dtypes."
         )
     if live is not None and live < _LIVE and bool(batch["mask"].any()):
+        few = f"only {live:.0%} of the groups have" if live else "no group of this batch has"
+        rest = "the others teach" if live else "it teaches"
         sentences.append(
-            f"warning: only {live:.0%} of the groups have unequal rewards, and the others teach"
-            " nothing: the data are too hard or too easy for this model, or the reward never pays."
+            f"warning: {few} unequal rewards, and {rest} nothing: the data are too hard or too easy"
+            " for this model, or the reward never pays."
         )
     return sentences
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["TextRollout", "TextRolloutKnobs"]
 
 #: a reward that fails now and then is lived with; one that always fails ends the run after these
+#: updates, and a shorter run as a failed one
 _UNPAID = 10
 #: rounds ahead at most
 _STALENESS = 8
@@ -156,11 +158,9 @@ class TextRollout:
         failed = text_figures.failed(answered)
         self._notices += failed + self.refill.notices
         self._unpaid = 0 if bool(batch["mask"].any()) else self._unpaid + 1
-        if self._unpaid == _UNPAID:
-            raise UserError(
-                f"no completion of the last {_UNPAID} updates got a reward, so nothing is learned."
-                f" {' '.join(failed)}".rstrip()
-            )
+        ended = self._collected >= getattr(policy, "total", math.inf)
+        if self._unpaid == _UNPAID or (ended and self._unpaid == self._collected):
+            raise text_figures.Unpaid(self._unpaid, self._errors, ever=not ended)
         self._report = Report(
             metrics=metrics, records=records, notices=self._notices, errors=self._errors
         )
@@ -298,6 +298,7 @@ class TextRollout:
             "generator": self.generator.get_state(),
             "groups": self._groups,
             "collected": self._collected,
+            "unpaid": self._unpaid,
             "refill": self.refill.state_dict(),
         }
 
@@ -306,6 +307,7 @@ class TextRollout:
         self._stream, self._stream_state = None, state["stream"]
         self.generator.set_state(state["generator"])
         self._groups, self._collected = state["groups"], state["collected"]
+        self._unpaid = state.get("unpaid", 0)  # an older version kept no such count
         if "refill" in state:  # else saved by a version that had no such thing
             self.refill.load_state_dict(state["refill"])
 

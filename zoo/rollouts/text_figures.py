@@ -11,11 +11,41 @@ import torch
 from torch import Tensor
 
 from zoo.core.protocols import Completion, Prompt, Scores
+from zoo.errors import UserError
 from zoo.functional.returns import live_groups
 from zoo.rollouts.dialogue import POLICY, transcript
 from zoo.rollouts.sampling import Samples
 
-__all__ = ["Answered", "failed", "metrics", "records"]
+__all__ = ["Answered", "Unpaid", "failed", "metrics", "records"]
+
+
+class Unpaid(UserError):
+    """Rewards failed on every completion, update after update.
+
+    Parameters
+    ----------
+    updates : int
+        In how many of them, the last ones.
+    errors : sequence of str
+        What the environment told of the last one's failures.
+    ever : bool
+        Whether the run might have gone on, or paid before.
+
+    Attributes
+    ----------
+    traceback : str
+        The last update's errors, for errors.log.
+    """
+
+    def __init__(self, updates: int, errors: Sequence[str], *, ever: bool) -> None:
+        last = "1 update" if updates == 1 else f"{updates} updates"
+        which, learns = (f"the last {last}", "is") if ever else (f"this run ({last})", "was")
+        why = f" The first failure: {_in_a_line(errors[0])}" if errors else ""
+        super().__init__(
+            f"no completion of {which} got a reward: rewards failed on every one, so nothing"
+            f" {learns} learned.{why}"
+        )
+        self.traceback = "\n".join(errors) or str(self)
 
 
 @dataclass
@@ -151,6 +181,12 @@ def failed(parts: Sequence[Answered]) -> list[str]:
         f"warning: of {len(totals)} completions, rewards failed: {', '.join(each)}; {cost}."
         " The tracebacks are in the run folder's errors.log, or printed where there is none."
     ]
+
+
+def _in_a_line(error: str) -> str:
+    """Return where an error happened and what it was, without the traceback in between."""
+    first, *rest = error.strip().splitlines()
+    return f"{first.partition(' (')[0]}: {rest[-1].strip()}" if rest else first
 
 
 def _failures(parts: Sequence[Answered]) -> dict[str, int]:
