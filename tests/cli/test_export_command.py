@@ -25,7 +25,11 @@ def test_a_run_is_exported_and_trained_on(zoo: Command, tmp_path: Path) -> None:
     status, _, err = zoo("merge", str(out), "--out", str(tmp_path / "x"))
     assert status == 2 and "whole model already" in err
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {p.name for p in out.iterdir()}
-    assert zoo(*RUN, f"run_dir={tmp_path / 'next'}", f"model={out}", "model.instruct=false")[0] == 0
+    command = (*RUN[:-1], f"run_dir={tmp_path / 'next'}", f"model={out}", "model.instruct=false")
+    status, said, _ = zoo(*command)
+    assert status == 0
+    (note,) = [line for line in said.splitlines() if line.startswith(f"note: {out} was trained")]
+    assert note.endswith(" here, too: algo.lr=0.0001 algo.betas=[0.9,0.95]")
     status, _, err = zoo("export", str(run), "--out", str(out))
     assert status == 2 and "not empty" in err
     status, _, err = zoo("merge", str(run), "--out", str(tmp_path / "x"))
@@ -39,6 +43,7 @@ def test_an_adapter_is_exported_and_merged(zoo: Command, tmp_path: Path) -> None
     assert zoo("export", str(run), "--out", str(out))[1].startswith(f"adapter: {out}\n")
     for source, name in ((run, "one"), (out, "other")):
         assert zoo("merge", str(source), "--out", str(tmp_path / name))[0] == 0
+    assert (tmp_path / "one/zoo.yaml").read_text() == (tmp_path / "other/zoo.yaml").read_text()
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "other")]
     assert weights[0] == weights[1]
 

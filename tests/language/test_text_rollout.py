@@ -463,7 +463,9 @@ def test_a_first_batch_that_teaches_nothing_is_told_without_a_figure(
     names = ("check/ratio_deviation", "sampler/log_prob_gap_mean", "sampler/log_prob_gap_max")
     figures = dict.fromkeys(names, 0.0)
     none = said(policy, batch, {**figures, "group/live_fraction": 0.0})
-    assert none[-1].startswith("warning: no group of this batch has unequal rewards, and it teaches")
+    assert none[-1].startswith(
+        "warning: no group of this batch has unequal rewards, and it teaches"
+    )
     few = said(policy, batch, {**figures, "group/live_fraction": 0.05})
     assert few[-1].startswith("warning: only 5% of the groups have unequal rewards, and the others")
     assert len(said(policy, batch, {**figures, "group/live_fraction": 0.1})) == 1

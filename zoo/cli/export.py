@@ -4,7 +4,8 @@
     zoo export runs/grpo-gsm8k-…/checkpoints/best.pt --out my-model --dtype bfloat16
 
 A folder stands for its last checkpoint. Of a run with an adapter (model.lora.rank) the adapter is
-written; `zoo merge` writes the whole model. model=my-model trains it on.
+written; `zoo merge` writes the whole model. model=my-model trains it on with the settings of the
+new command, which says what of the run's, in my-model/zoo.yaml, it does without.
 """
 
 from __future__ import annotations
@@ -34,17 +35,19 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the folder and say what it holds."""
+    from zoo.policies import provenance
     from zoo.policies.export import save
 
-    policy = policy_of(arguments.run)
+    policy, settings = policy_of(arguments.run)
     what = save(policy, arguments.out, dtype_of(arguments))
+    provenance.write(settings, arguments.out)
     print(f"{what}: {arguments.out}")
     say_how_prompted(policy, arguments.out)
     return 0
 
 
 def say_how_prompted(policy: Any, out: Path) -> None:
-    """Print the settings that go with the weights and are in no folder, where there are any."""
+    """Print how the weights have to be prompted, where that isn't the usual way."""
     knobs = policy.knobs
     given = [] if knobs.instruct else ["model.instruct=false"]
     given += [f"model.template.{name}={value}" for name, value in knobs.template.items()]
@@ -59,8 +62,8 @@ def dtype_of(arguments: argparse.Namespace) -> Any:
     return getattr(torch, arguments.dtype) if arguments.dtype else None
 
 
-def policy_of(run: str) -> Any:
-    """Return the language policy of a run, with the weights of a checkpoint.
+def policy_of(run: str) -> tuple[Any, dict[str, Any]]:
+    """Return the language policy of a run, with the weights of a checkpoint, and its settings.
 
     Raises
     ------
@@ -82,4 +85,4 @@ def policy_of(run: str) -> Any:
     critics = config.target("algo").critics(config.knobs)
     policy = config.target("model").load(config.settings("model"), critic=critics)
     policy.load_state_dict(state["policy"])
-    return policy
+    return policy, config.tree

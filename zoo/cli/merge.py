@@ -27,26 +27,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the folder."""
+    from zoo.policies import provenance
     from zoo.policies.adapters import is_adapted
     from zoo.policies.export import save_merged
 
-    policy = _policy(arguments.run)
+    policy, settings = _policy(arguments.run)
     if not is_adapted(policy.model):
         raise UserError(
             f"{arguments.run} was trained as a whole and has no adapter to merge: `zoo export`"
             " writes it."
         )
     save_merged(policy, arguments.out, dtype_of(arguments))
+    if settings:
+        provenance.write(settings, arguments.out)
     print(f"model: {arguments.out}")
     say_how_prompted(policy, arguments.out)
     return 0
 
 
-def _policy(run: str) -> Any:
+def _policy(run: str) -> tuple[Any, dict[str, Any]]:
+    from zoo.policies import provenance
     from zoo.policies.adapters import is_adapter_folder
     from zoo.policies.language import LanguagePolicy
 
     folder = Path(run).expanduser()
     if (folder / "model.safetensors").is_file() and not is_adapter_folder(folder):
         raise UserError(f"{run} is a whole model already: there is no adapter to merge.")
-    return LanguagePolicy.load(str(folder)) if is_adapter_folder(folder) else policy_of(run)
+    if is_adapter_folder(folder):
+        return LanguagePolicy.load(str(folder)), provenance.read(folder)
+    return policy_of(run)

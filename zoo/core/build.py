@@ -102,6 +102,12 @@ def build(
     notice = getattr(questions, "notice", None)
     if notice:
         trainer.recorder.notice(notice)
+    if fresh and config.world == "text":
+        from zoo.policies.provenance import lacking
+
+        notice = lacking(config.tree)
+        if notice:
+            trainer.recorder.notice(notice)
     limits = getattr(rollout, "knobs", None)  # saved rollouts have none: their rows are as they are
     longest = sum(getattr(limits, n, 0) for n in ("max_prompt_tokens", "max_new_tokens"))
     warning = budget_warning(knobs.max_tokens_per_micro_batch, longest)

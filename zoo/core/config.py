@@ -19,6 +19,7 @@ import json
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from zoo.core import choices
@@ -190,7 +191,7 @@ def compose(overrides: Sequence[str], make_env: Callable[..., Any] | None = None
     rollout, _ = choices.resolve("rollout", picked["rollout"])
     files = {"algo": algo, "env": env, "model": model, "rollout": rollout}
     _refuse_other_world(picked, files, world)
-    tuned = _tuned(algo, world, picked["env"], picked["model"])
+    tuned = _tuned(algo, world, picked["env"], _tuned_name(picked["model"], located))
     base = _hydra(files, _loggers(picked.get("logger")), world, tuned, preset)
     base["algo"].update(own)
     tree = with_defaults(base)
@@ -353,11 +354,18 @@ def _tuned(algo: str, world: str, env: str, model: str) -> list[str]:
     A variant shares those of the algorithm that it is ``tuned_as``; its own come after them.
     """
     family = _family(env) if world == "control" else ""
-    env, model = choices.short_name(env), choices.short_name(model)
+    env = choices.short_name(env)
     candidates = (world, family, f"{world}@{model}", env, f"{env}@{model}")
     owners = dict.fromkeys([choices.about("algo", algo).get("tuned_as", algo), algo])
     files = [f"{owner}/{n}" for n in candidates for owner in owners]
     return [n for n in files if (choices.CONF / "tuned" / f"{n}.yaml").is_file()]
+
+
+def _tuned_name(model: str, located: Mapping[str, Any]) -> str:
+    """Return what a model's tuned settings go by; a folder has none, whatever it is called."""
+    short = choices.short_name(model)
+    elsewhere = located and (Path(located["path"]).is_dir() or short in choices.names("model"))
+    return "" if elsewhere else short
 
 
 def _family(env: str) -> str:
