@@ -61,7 +61,7 @@ def read_table(
         raise UserError(f"{where}: path must name a folder or a file (got {path!r})")
     root = Path(path).expanduser()
     if not root.exists():
-        raise UserError(f"{where}: there is no folder or file {root}")
+        raise UserError(f"{where}: there is no folder or file {root.absolute()}")
     heldout_files: list[Path] = []
     if root.is_dir():
         train_files = _files(root, "train")

@@ -275,8 +275,11 @@ def _module(path: str, module_path: str) -> ModuleType:
             sys.path.append(os.getcwd())
         return importlib.import_module(module_path)
     except Exception as error:  # whatever the user's module does on import
+        missing = isinstance(error, ModuleNotFoundError) and module_path.startswith(str(error.name))
+        looked = f" (looked for in {os.getcwd()} and on Python's path)" if missing else ""
         raise UserError(
-            f"reward '{path}': {module_path} cannot be imported: {type(error).__name__}: {error}"
+            f"reward '{path}': {module_path} cannot be imported: {type(error).__name__}:"
+            f" {error}{looked}"
         ) from error
 
 

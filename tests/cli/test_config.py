@@ -122,7 +122,7 @@ def test_a_config_survives_yaml_exactly() -> None:
         ("preset=qwen3-0.6b-full", "is made for algo=grpo"),
         ("model=tiny", "doesn't go with env=CartPole-v1, which is a control environment"),
         ("rollout=hf", "doesn't go with env=CartPole-v1"),
-        ("model=./nowhere", "no model folder at './nowhere'"),
+        ("model=./nowhere", f"no model folder at '{Path.cwd()}/nowhere'"),
         ("algo.lr=fast", "algo.lr takes a number, not 'fast'"),
         ("algo.lr=true", "algo.lr takes a number, not true"),
         ("algo.epochs=1.5", "algo.epochs takes a whole number, not 1.5"),
@@ -288,3 +288,27 @@ def test_numpy_scalars_and_arrays_are_written_as_plain_numbers() -> None:
     settings = {"seed": np.int64(3), "lr": np.float64(1e-3), "on": np.bool_(True)}
     settings |= {"sizes": np.array([8, 16]), "name": np.str_("a")}
     assert as_overrides(settings) == ["seed=3", "lr=0.001", "on=true", "sizes=[8,16]", "name=a"]
+
+
+def test_relative_paths_are_stored_absolute_where_the_run_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("data", "weights", "judge"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "rw.py").write_text("def f(completion): return 1.0\n")
+    rewards = "[accuracy, 'rw.py:f', 'no.py:f', {function: 'rw.py:f', name: g}]"
+    composed = compose(
+        ["algo=grpo", "env=gsm8k", "env.path=data", "model=weights", f"env.rewards={rewards}"]
+    )
+    assert composed["env.path"] == str(tmp_path / "data")
+    assert composed["model.path"] == str(tmp_path / "weights")
+    assert composed["model.name"] == "weights"  # as it was said, for people
+    own = f"{tmp_path}/rw.py:f"
+    assert composed["env.rewards"] == ["accuracy", own, "no.py:f", {"function": own, "name": "g"}]
+    (tmp_path / "tiny").mkdir()
+    judged = "env.rewards={reward_model: {path: judge}}"
+    composed = compose(["algo=grpo", "env=gsm8k", "model=tiny", judged])
+    assert composed["env.rewards"] == {"reward_model": {"path": str(tmp_path / "judge")}}
+    assert composed["model.path"] == "tiny"  # the shipped one, whatever lies here
+    assert composed["env.path"] is None

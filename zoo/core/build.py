@@ -13,6 +13,7 @@ from zoo.core.config import Config, as_overrides, compose, register
 from zoo.core.cpu import set_blas_threads
 from zoo.core.learner import Learner
 from zoo.core.memory import budget_warning, machine_gib, replay_warning
+from zoo.core.paths import anchored
 from zoo.core.protocols import Buffer, Plugin, TextEnv
 from zoo.core.recorder import Recorder
 from zoo.core.trainer import Trainer
@@ -150,7 +151,7 @@ def build_from_arguments(
     config = compose(written_all, None if named or not callable(env) else env)
     items = list(rewards or ())
     if items and all(isinstance(item, str) for item in items) and "rewards" in config.tree["env"]:
-        config.tree["env"]["rewards"], rewards, items = items, None, []
+        config.tree["env"]["rewards"], rewards, items = anchored(items), None, []
     config.tree["objects"] = {
         "env": [] if named else [type(env).__name__],
         "rewards": [getattr(r, "name", getattr(r, "__name__", str(r))) for r in items],

@@ -155,7 +155,7 @@ def _model(name: str, known: list[str]) -> tuple[str, dict[str, Any]]:
         return "language", {"path": str(path)}
     takes = f"model= takes {', '.join(named('model'))}, a folder, or OWNER/NAME on the hub"
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise UserError(f"no model folder at '{name}': {takes}.")
+        raise UserError(f"no model folder at '{path.absolute()}': {takes}.")
     if "/" not in name:
         raise UserError(f"unknown model '{name}': {takes}.{nearest(name, known)}")
     return "language", {"path": name}

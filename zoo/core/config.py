@@ -25,6 +25,7 @@ from typing import Any
 from zoo.core import choices
 from zoo.core.images import configured, shows_images
 from zoo.core.overrides import INTERNAL, apply, as_overrides, parse
+from zoo.core.paths import anchored
 from zoo.core.schema import conform, defaults, like_default, plain
 from zoo.core.settings import RunSettings
 from zoo.core.worlds import WORLDS
@@ -211,6 +212,9 @@ def compose(overrides: Sequence[str], make_env: Callable[..., Any] | None = None
                 f" {WORLDS[world].budget}=…."
             )
         apply(tree, original, key, value)
+    for group in ("env", "model", "rollout"):
+        if tree[group].get("path") not in choices.names(group):  # model.path=tiny is no folder
+            tree[group] = anchored(tree[group])
     config = Config(plain(tree), tuple(notes)).checked(original)
     budget = WORLDS[world].budget
     if config[budget] is None:
@@ -364,8 +368,8 @@ def _tuned(algo: str, world: str, env: str, model: str) -> list[str]:
 def _tuned_name(model: str, located: Mapping[str, Any]) -> str:
     """Return what a model's tuned settings go by; a folder has none, whatever it is called."""
     short = choices.short_name(model)
-    elsewhere = located and (Path(located["path"]).is_dir() or short in choices.names("model"))
-    return "" if elsewhere else short
+    folder = located and Path(located["path"]).is_dir()
+    return "" if folder or (located and short in choices.names("model")) else short
 
 
 def _family(env: str) -> str:

@@ -59,8 +59,10 @@ def _parse_one(text: str) -> Any:
                 return parser.parse_override(f"{key}={_quote(value)}")
             except HydraException:
                 pass  # the key is at fault; the first message says so
-        reason = str(error).splitlines()[0]
-        raise UserError(f"can't read the override '{text}': {reason}.") from error
+        raise UserError(
+            f"can't read the override '{text}': a list is [1,2] and a mapping {{a: 1}}, whose keys"
+            " are plain words; a text that holds other signs stands in quotes."
+        ) from error
 
 
 def as_overrides(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
