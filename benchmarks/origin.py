@@ -9,8 +9,8 @@ import numpy as np
 
 from zoo.benchmarks.records import Run
 from zoo.benchmarks.report.page import Cell, Row, Section, Table
-from zoo.benchmarks.sameness import hardware
-from zoo.benchmarks.tasks import Task, differing
+from zoo.benchmarks.sameness import differing, hardware
+from zoo.benchmarks.tasks import Task
 from zoo.benchmarks.wording import listed, value
 
 __all__ = ["origin_notes", "origin_section", "settings_section"]

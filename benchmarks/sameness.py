@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zoo.benchmarks.records import Run
 
-__all__ = ["flatten", "hardware", "timed_alike", "trained_alike"]
+__all__ = ["differing", "flatten", "hardware", "timed_alike", "trained_alike"]
 
 #: settings that do not change what is learned
 _INCIDENTAL = (
@@ -17,16 +17,34 @@ _INCIDENTAL = (
     "logger",
     "made_with",
     "run_dir",
+    "save",
     "seed",
     "threads",
 )
+#: where the library finds what a name stands for
+_INTERNAL = ("_target_", "_schema_")
 #: whose clocks go on while a policy is evaluated; that of our own runs stops
 _RUNNING_CLOCKS = {"sb3", "tensorboard", "wandb"}
 
 
 def trained_alike(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of a run's settings that bear on what it learns."""
-    return {k: v for k, v in settings.items() if k.split(".")[0] not in _INCIDENTAL}
+    return {
+        key: value
+        for key, value in settings.items()
+        if key.split(".")[0] not in _INCIDENTAL
+        and key.rpartition(".")[2] not in _INTERNAL
+        and not (key.startswith("objects.") and not value)  # a run from Python that was given none
+    }
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys whose values are not the same in all, in the order they are met."""
+    missing = object()
+    keys = dict.fromkeys(k for s in settings for k in s)
+    return [
+        k for k in keys if any(s.get(k, missing) != settings[0].get(k, missing) for s in settings)
+    ]
 
 
 def hardware(run: Run) -> str | None:

@@ -14,10 +14,10 @@ import numpy as np
 
 from zoo.benchmarks.readers.repeats import drop_repeats
 from zoo.benchmarks.records import Curve, Note, Run
-from zoo.benchmarks.sameness import trained_alike
+from zoo.benchmarks.run_labels import split_labels
 from zoo.benchmarks.wording import number, runs_named, several, slug
 
-__all__ = ["COUNTED", "PAST", "Group", "Member", "Task", "differing", "gather"]
+__all__ = ["COUNTED", "PAST", "Group", "Member", "Task", "gather"]
 
 COUNTED = ("finished", "unknown")
 #: ends that differ by no more than this are the same; a measurement may lie that far past the
@@ -134,7 +134,7 @@ def gather(runs: Sequence[Run], at: float | None = None) -> tuple[tuple[Task, ..
         In the order in which they were named.
     """
     notes: list[Note] = []
-    labelled = _split_labels(_split_kinds([_in_capitals(run) for run in runs], notes), notes)
+    labelled = split_labels(_split_kinds([_in_capitals(run) for run in runs], notes), notes)
     labelled, repeats = drop_repeats(labelled)  # of labels that were told apart or became one
     notes += repeats
     colours = {label: i for i, label in enumerate(dict.fromkeys(r.label for r in labelled))}
@@ -147,15 +147,6 @@ def gather(runs: Sequence[Run], at: float | None = None) -> tuple[tuple[Task, ..
         here = [r for r in labelled if r.env == env]
         tasks.append(_task(env, name, here, colours, at, notes))
     return tuple(tasks), notes
-
-
-def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys whose values are not the same in all, in the order they are met."""
-    missing = object()
-    keys = dict.fromkeys(k for s in settings for k in s)
-    return [
-        k for k in keys if any(s.get(k, missing) != settings[0].get(k, missing) for s in settings)
-    ]
 
 
 def _in_capitals(run: Run) -> Run:
@@ -180,65 +171,6 @@ def _split_kinds(runs: Sequence[Run], notes: list[Note]) -> list[Run]:
         else run
         for run in runs
     ]
-
-
-def _split_labels(runs: Sequence[Run], notes: list[Note]) -> list[Run]:
-    """Give runs of one label that were trained differently labels of their own."""
-    alike: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        alike.setdefault((run.label, run.env), []).append(run)
-    renamed: dict[int, Run] = {}
-    for (label, env), members in alike.items():
-        known = [r for r in members if r.settings]
-        keys = differing([trained_alike(r.settings) for r in known]) if known else []
-        if not keys:
-            continue
-        if any(r.named for r in members):
-            notes.append(
-                Note(
-                    f"The runs named {label} on {env} differ in {_some(keys)}: they are one group"
-                    " because you named them so."
-                )
-            )
-            continue
-        for run in known:
-            suffix = ", ".join(f"{_short(k, keys)}={_plain(run.settings.get(k))}" for k in keys[:3])
-            more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-            renamed[id(run)] = replace(run, label=f"{label} ({suffix}{more})")
-    if renamed:
-        return _told_apart([renamed.get(id(run), run) for run in runs])
-    return list(runs)
-
-
-def _told_apart(runs: list[Run]) -> list[Run]:
-    """Number labels that are equal though their runs were trained differently."""
-    seen: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    apart = []
-    for run in runs:
-        kinds = seen.setdefault((run.label, run.env), [])
-        if run.named or not run.settings:
-            apart.append(run)
-            continue
-        settings = trained_alike(run.settings)
-        if settings not in kinds:
-            kinds.append(settings)
-        place = kinds.index(settings)
-        apart.append(replace(run, label=f"{run.label} #{place + 1}") if place else run)
-    return apart
-
-
-def _short(key: str, keys: Sequence[str]) -> str:
-    """Return the last part of a key where that is enough to know it by."""
-    last = key.rpartition(".")[2]
-    return last if sum(k.rpartition(".")[2] == last for k in keys) == 1 else key
-
-
-def _plain(value: Any) -> str:
-    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _some(keys: Sequence[str]) -> str:
-    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more settings" if len(keys) > 3 else "")
 
 
 def _task(
