@@ -21,7 +21,7 @@ from zoo.benchmarks.references import reference
 from zoo.benchmarks.report.page import Cell, Chart, Intervals, Level, Row, Section, Table, Whisker
 from zoo.benchmarks.tasks import Group, Task
 from zoo.benchmarks.verdicts import Pair
-from zoo.benchmarks.wording import duration, interval, number, rate, signed, slug, value
+from zoo.benchmarks.wording import duration, interval, number, rate, signed, slug, steps, value
 
 __all__ = ["figure", "runs_anchor", "seconds", "task_section"]
 
@@ -66,7 +66,7 @@ def _measured(task: Task) -> str:
 
 
 def _where(task: Task) -> str:
-    return "each run's end" if task.at is None else f"{number(task.at)} {task.unit}"
+    return "each run's end" if task.at is None else steps(task.at, task.unit)
 
 
 def _scores(task: Task) -> Table:

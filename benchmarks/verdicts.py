@@ -18,7 +18,7 @@ from zoo.benchmarks.learning_curves import median_speed, speed_unit
 from zoo.benchmarks.references import Published, reference
 from zoo.benchmarks.sameness import timed_alike
 from zoo.benchmarks.tasks import Group, Task
-from zoo.benchmarks.wording import chance_of, interval, number, plural, rate, signed, value
+from zoo.benchmarks.wording import chance_of, interval, number, plural, rate, signed, steps, value
 
 __all__ = ["Pair", "beside", "chance", "gains", "levels", "pairs", "sentence", "speeds"]
 
@@ -138,7 +138,7 @@ def _by(task: Task) -> str:
 def _at(task: Task) -> str:
     if task.at is None:
         return ", each at its own end"
-    return f", at {number(task.at)} {task.unit}"
+    return f", at {steps(task.at, task.unit)}"
 
 
 def levels(task: Task) -> list[str]:

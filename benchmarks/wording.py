@@ -20,6 +20,7 @@ __all__ = [
     "several",
     "signed",
     "slug",
+    "steps",
     "value",
     "without_links",
 ]
@@ -95,6 +96,11 @@ def rate(x: float | None) -> str:
 def plural(count: int, noun: str) -> str:
     """Write a count and its noun: 1 seed, 10 seeds."""
     return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def steps(at: float, unit: str) -> str:
+    """Write a step with its unit: 1 update, 100,000 environment steps."""
+    return f"{number(at)} {unit.removesuffix('s') if at == 1 else unit}"
 
 
 def slug(*parts: str) -> str:

@@ -79,9 +79,10 @@ def read_table(
     if not heldout_files:
         train, heldout = split_by_hash(train)
         if not train or not heldout:
+            count = len(train) + len(heldout)
             raise UserError(
-                f"{where}: {root} holds {len(train) + len(heldout)} questions, too few to hold out"
-                " a tenth: add a test.jsonl"
+                f"{where}: {root} holds {count} question{'' if count == 1 else 's'}, too few to"
+                " hold out a tenth: add a test.jsonl"
             )
         return Table(train, heldout, "no test file: a tenth of the questions is held out by hash")
     heldout = _rows(where, heldout_files, question_key, answer_key)
@@ -90,8 +91,12 @@ def read_table(
     if not kept:
         raise UserError(f"{where}: every training question of {root} is in the test file too")
     dropped = len(train) - len(kept)
-    remark = f"{dropped} training questions that the test file holds too were left out"
-    return Table(kept, heldout, remark if dropped else "")
+    those = (
+        "question that the test file holds too was"
+        if dropped == 1
+        else ("questions that the test file holds too were")
+    )
+    return Table(kept, heldout, f"{dropped} training {those} left out" if dropped else "")
 
 
 def split_by_hash(rows: list[Row]) -> tuple[list[Row], list[Row]]:

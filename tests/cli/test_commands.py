@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -91,7 +92,8 @@ def test_eval_of_the_best_checkpoint_repeats_the_logged_figure(
 def test_eval_for_people(zoo: Command, finished: Path) -> None:
     status, out, _ = zoo("eval", str(finished), "--episodes", "2", "--seed", "5")
     assert status == 0
-    assert out.startswith("return_mean ")
+    assert re.match(r"return_mean \d+\.\d+ ± \d+\.\d+  return_std \d", out)
+    assert "ci95" not in out
 
 
 def test_eval_says_the_same_on_any_number_of_environments(zoo: Command, finished: Path) -> None:

@@ -91,6 +91,9 @@ def test_eval_prints_one_json_object_with_pass_at_k(zoo: Command, run: Path) -> 
     assert keys <= set(result)
     assert (result["n"], result["k"]) == (2, 2)
     assert zoo(*command)[1] == out
+    line = zoo(*command[:-1])[1]
+    assert re.search(r"  accuracy_strict \d\.\d+ ± \d\.\d+  ", line)
+    assert "ci95" not in line
 
 
 def test_eval_says_when_the_questions_are_others(zoo: Command, run: Path, tmp_path: Path) -> None:

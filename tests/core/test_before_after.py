@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,9 @@ def test_the_table() -> None:
     each = {"greedy_strict": [0.0] * 40 + [1.0] * 10, "pass_at_k": [0.5] * 49 + [0.0]}
     later = {"greedy_strict": [0.0] * 10 + [1.0] * 40, "pass_at_k": [0.5] * 50}
     lines = table(change(measured(0, each), measured(1200, later))).splitlines()
-    assert lines[0] == "held-out        update 0       update 1,200   difference"
-    assert lines[1] == "greedy, strict  0.200 ± 0.112  0.800 ± 0.112  +0.600 ± 0.137"
-    assert lines[2].startswith("pass@4") and lines[2].endswith("+0.010 ± 0.020  within noise")
+    assert lines[0] == "held-out        update 0       update 1,200    difference"
+    assert lines[1] == "greedy, strict  0.200 ± 0.112  0.800 ± 0.112   +0.600 ± 0.137"
+    assert lines[2].startswith("pass@4") and lines[2].endswith("*  +0.010 ± 0.020  within noise")
     assert lines[3] == "± half of the 95 % interval over 50 prompts, the difference's over pairs"
 
 
@@ -101,3 +102,17 @@ def test_a_run_that_was_measured_once_compares_nothing() -> None:
     outcomes = {"prompts": ["a"], "k": 1, "values": {"greedy_strict": [1.0]}}
     recorder.keep({"x": 1.0}, {"env_steps": 0, "updates": 7}, "x", outcomes)
     assert "eval_change" not in recorder.summarise("finished", {"env_steps": 0, "updates": 7})
+
+
+def test_a_width_that_comes_from_no_spread_is_starred_and_explained() -> None:
+    before = measured(0, {"greedy_strict": [0.0] * 4, "accuracy_strict": [0.0, 0.5, 0.0, 1.0]})
+    after = measured(9, {"greedy_strict": [1.0] * 4, "accuracy_strict": [0.0, 1.0, 0.0, 1.0]})
+    lines = table(change(before, after)).splitlines()
+    cells = re.findall(r"\S+ ± \S+", lines[1])
+    assert cells == ["0.000 ± 0.245*", "1.000 ± 0.245*", "+1.000 ± 0.245*"]
+    assert "*" not in lines[2]
+    assert lines[4].startswith("* all prompts agree: Wilson's")
+    assert len(table(change(before, before | {"values": before["values"]})).splitlines()) == 5
+    spread = {"accuracy_strict": [0.0, 0.5, 0.0, 1.0]}
+    other = measured(9, {"accuracy_strict": [0.5, 0.5, 1.0, 1.0]})
+    assert "*" not in table(change(measured(0, spread), other))

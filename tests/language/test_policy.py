@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from small_models import (
 
 from zoo.errors import UserError
 from zoo.functional.reduce import aggregate, denominators
+from zoo.policies import language_loading
 from zoo.policies.language import LanguageKnobs, LanguagePolicy
 from zoo.policies.language_batches import cut
 
@@ -267,3 +269,39 @@ def test_load_refuses_what_is_no_model(tmp_path: Path) -> None:
         LanguagePolicy.load(str(tmp_path))
     with pytest.raises(UserError, match="temperature"):
         LanguageKnobs(temperature=0.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (None, "HF_HUB_OFFLINE is set, and it is not in the cache"),
+        (OSError("no route"), "https://.* does not answer, and it is not in the cache"),
+        (404, "it answers 404, so there is none of that name, or it is for those who log in"),
+    ],
+    ids=["offline", "silent", "refused"],
+)
+def test_a_model_that_the_hub_does_not_give_is_told_with_the_reason_once(
+    answer: Any, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from urllib.error import HTTPError
+
+    from huggingface_hub import constants
+
+    def asked(*_: Any, **__: Any) -> Any:
+        raise answer if isinstance(answer, OSError) else HTTPError("", answer, "", None, None)  # type: ignore[arg-type]
+
+    def read(name: str, *_: Any, local: bool) -> Any:
+        assert local is (answer != 404)
+        raise OSError(f"{name} is not a local folder and is not a valid model identifier")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", answer is None)
+    monkeypatch.setattr(language_loading.urllib.request, "urlopen", asked)
+    monkeypatch.setattr(language_loading, "_read", read)
+    with pytest.raises(UserError) as refused:
+        language_loading.load_model("some/model", torch.float32)
+    text = str(refused.value)
+    assert text.startswith(f"'some/model' is no folder in {tmp_path}, and can't be had from the")
+    assert re.search(words, text)
+    assert "local folder" not in text
+    assert text.endswith(". Give a folder that holds it, or another model, as model=tiny.")

@@ -90,7 +90,7 @@ def test_a_training_question_that_is_also_a_test_question_is_left_out(tmp_path: 
     write(write(tmp_path, "train.jsonl", GOOD, TEST), "test.jsonl", TEST)
     env = GSM8K(tmp_path)
     assert [p.question for p in env.prompts("train")] == [GOOD["question"]]
-    assert "1 training questions" in str(env.notice)
+    assert "1 training question that the test file holds too was left out" in str(env.notice)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import importlib
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Sequence
 
 import zoo
@@ -66,6 +67,8 @@ def _run(arguments: list[str]) -> int:
         raise UserError(
             f"unknown command '{name}': there is {', '.join(_COMMANDS)}.{nearest(name, _COMMANDS)}"
         )
+    if not sys.warnoptions:
+        _hush_dependencies()
     if not sys.stderr.isatty():  # a log file wants no bars of transformers' and the hub's
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     command = importlib.import_module(f"zoo.cli.{name}")
@@ -79,6 +82,12 @@ def _run(arguments: list[str]) -> int:
     parsed.typed = shlex.join(["zoo", *arguments])  # for the records that a command leaves
     status: int = command.run(parsed)
     return status
+
+
+def _hush_dependencies() -> None:
+    """Leave out what packages warn each other of; the user can change nothing about it."""
+    for package in ("accelerate", "bitsandbytes", "peft", "torch", "transformers", "vllm"):
+        warnings.filterwarnings("ignore", category=FutureWarning, module=rf"{package}(\.|$)")
 
 
 def _overview() -> str:

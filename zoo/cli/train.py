@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "evaluation_line", "interrupts", "run"]
 
+#: when an evaluation was made, which is said in front of it
+_COUNTERS = ("env_steps", "updates")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -161,7 +164,7 @@ def _train(trainer: Trainer) -> int:
     if last:
         print(f"evaluation{_when(trainer, last)}: {evaluation_line(last)}")
     if best and best != last:
-        print(f"best evaluation: {evaluation_line(best)}")
+        print(f"best evaluation{_when(trainer, best)}: {evaluation_line(best)}")
     if summary.get("eval_change"):
         from zoo.core.before_after import table
 
@@ -172,14 +175,20 @@ def _train(trainer: Trainer) -> int:
 
 def evaluation_line(result: Mapping[str, Any]) -> str:
     """Return an evaluation's figures in one line; an interval stands behind its figure."""
+    widths = {_measured(key, result): result[key] for key in result if key.endswith("_ci95")}
     shown = []
     for key, value in result.items():
-        if not isinstance(value, int | float) or key.removesuffix("_ci95") in {*result} - {key}:
+        if not isinstance(value, int | float) or key.endswith("_ci95") or key in _COUNTERS:
             continue
-        width = result.get(f"{key}_ci95")
         text = f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}"
-        shown.append(text if width is None else f"{text} ± {width:.3f}")
+        shown.append(f"{text} ± {widths[key]:.3f}" if key in widths else text)
     return "  ".join(shown)
+
+
+def _measured(width: str, result: Mapping[str, Any]) -> str:
+    """Return the figure that a half-width is of: ``return_ci95`` is that of ``return_mean``."""
+    stem = width.removesuffix("_ci95")
+    return next((k for k in (stem, f"{stem}_mean", f"{stem}_strict") if k in result), stem)
 
 
 def _spent(trainer: Trainer, done: int | None = None) -> str:

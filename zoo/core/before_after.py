@@ -99,19 +99,29 @@ def table(change: Mapping[str, Any]) -> str:
     for name, label in _NAMES.items():
         if name in change:
             row = change[name]
-            cells = [_number(row, part) for part in ("before", "after")]
+            cells = [_number(row, p, n) for p, n in zip(("before", "after"), counts, strict=True)]
+            pairs = counts[0] if change["paired"] else 0
             verdict = "  within noise" if row["within_noise"] else ""
-            lines.append((label.format(k=k), *cells, _number(row, "difference", "+") + verdict))
+            apart = _number(row, "difference", pairs, "+") + verdict
+            lines.append((label.format(k=k), *cells, apart))
     widths = [max(len(line[i]) for line in lines) for i in range(3)]
     rows = [
         "  ".join([*(cell.ljust(w) for cell, w in zip(line, widths, strict=False)), line[3]])
         for line in lines
     ]
-    pairs = ", the difference's over pairs" if change["paired"] else ""
-    return "\n".join([*rows, f"± half of the 95 % interval over {same} prompts{pairs}"])
+    over = ", the difference's over pairs" if change["paired"] else ""
+    rows.append(f"± half of the 95 % interval over {same} prompts{over}")
+    if any("*" in row for row in rows):
+        rows.append(
+            "* all prompts agree: Wilson's, which reaches from 0 or 1 inwards by twice that"
+        )
+    return "\n".join(rows)
 
 
-def _number(row: Mapping[str, Any], name: str, sign: str = "") -> str:
-    width = row[f"{name}_ci95"]
-    known = width is not None and math.isfinite(width)
-    return f"{row[name]:{sign}.3f} ± {f'{width:.3f}' if known else '?'}"
+def _number(row: Mapping[str, Any], name: str, count: int, sign: str = "") -> str:
+    """Write a figure with its width, and a star where that is not measured from any spread."""
+    value, width = row[name], row[f"{name}_ci95"]
+    if width is None or not math.isfinite(width):
+        return f"{value:{sign}.3f} ± ?"
+    agreed = count > 1 and math.isclose(width, clustered_ci95(np.full(count, value)))
+    return f"{value:{sign}.3f} ± {width:.3f}{'*' if agreed else ''}"

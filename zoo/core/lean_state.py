@@ -6,6 +6,7 @@ lie in host memory (`OffloadedAdamW`), or be kept in eight bits each (`EightBitA
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -114,6 +115,8 @@ class EightBitAdamW:
     """
 
     def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
+        # on import it tells of kernels that it did not find, which this optimizer has no use for
+        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
         try:
             from bitsandbytes.optim import AdamW8bit
         except ImportError as error:

@@ -88,7 +88,7 @@ def shapes(name: str) -> Any:
     if name in SHIPPED or adapters.is_adapter_folder(folder):
         return None
     try:
-        local = folder.is_dir() or not _hub_answers(name)
+        local = folder.is_dir() or _hub_refuses(name)[1]
         config = AutoConfig.from_pretrained(name, local_files_only=local)
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config)
@@ -148,13 +148,14 @@ def _from_folder(path: Path, dtype: torch.dtype, quantize: str | None) -> tuple[
 
 def _from_hub(name: str, dtype: torch.dtype, quantize: str | None) -> tuple[Any, Any]:
     # An unreachable hub is asked once, not for a minute; what was downloaded before still serves.
-    local = not _hub_answers(name)
+    why, silent = _hub_refuses(name)
     try:
-        return _read(name, dtype, quantize, local=local)
+        return _read(name, dtype, quantize, local=silent)
     except _faults() as error:
+        reason = why or _first_line(error).rstrip(".")
         raise UserError(
-            f"'{name}' is no folder here and can't be had from the hub: {_first_line(error)} Give a"
-            f" folder that holds it, or model=tiny.{nearest(name, SHIPPED)}"
+            f"'{name}' is no folder in {Path.cwd()}, and can't be had from the hub: {reason}. Give"
+            f" a folder that holds it, or another model, as model=tiny.{nearest(name, SHIPPED)}"
         ) from error
 
 
@@ -241,19 +242,21 @@ def _dequantize() -> dict[str, Any]:
     return {"quantization_config": GgufConfig(dequantize=True)}
 
 
-def _hub_answers(name: str) -> bool:
+def _hub_refuses(name: str) -> tuple[str, bool]:
+    """Return why the hub gives no such model, empty where it does; and whether it is silent."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
-        return False
+        return "HF_HUB_OFFLINE is set, and it is not in the cache", True
     address = f"{constants.ENDPOINT}/{name}/resolve/main/config.json"
     try:
         with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=5):
-            return True
-    except urllib.error.HTTPError:  # an answer too: no such model, or a gated one
-        return True
+            return "", False
+    except urllib.error.HTTPError as error:
+        which = "there is none of that name, or it is for those who log in (`hf auth login`)"
+        return f"it answers {error.code}, so {which}", False
     except OSError:
-        return False
+        return f"{constants.ENDPOINT} does not answer, and it is not in the cache", True
 
 
 @contextlib.contextmanager
