@@ -243,6 +243,35 @@ def test_a_base_in_four_bits_is_trained_and_merged(tmp_path: Path) -> None:
     assert torch.allclose(merged.log_prob(batch), policy.log_prob(batch), atol=2e-3)
 
 
+@pytest.mark.parametrize("extra", [{"use_dora": True}, {"lora_bias": True}])
+def test_what_is_more_than_low_rank_is_not_merged(extra: dict[str, Any]) -> None:
+    model = make_model("llama-biases")
+    peft.inject_adapter_in_model(peft.LoraConfig(target_modules=["q_proj"], **extra), model)
+    with pytest.raises(UserError, match=r"an adapter with .*q_proj.*rollout=hf samples"):
+        dict(adapters.merged_tensors(model))
+    base = dict(adapters.base_tensors(model))
+    plain = make_model("llama-biases").state_dict()
+    assert base.keys() == plain.keys()
+    assert all(torch.equal(base[name], plain[name]) for name in plain)
+
+
+@pytest.mark.parametrize(
+    ("extra", "name"),
+    [
+        ({"modules_to_save": ["lm_head"]}, "lm_head.modules_to_save"),
+        ({"trainable_token_indices": [1, 2]}, "trainable_tokens_delta"),
+        ({"bias": "all"}, "bias"),
+    ],
+)
+def test_an_adapter_with_whole_weights_is_refused_as_no_checkpoint_would_hold_them(
+    tmp_path: Path, extra: dict[str, Any], name: str
+) -> None:
+    config = peft.LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM", **extra)
+    peft.get_peft_model(make_model("llama-biases"), config).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=rf"such as \S*{name}.*merge_and_unload"):
+        adapters.continue_adapter(make_model("llama-biases"), tmp_path)
+
+
 def test_what_cannot_be_adapted_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="rank"):
         LoraKnobs(rank=-1)

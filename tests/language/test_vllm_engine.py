@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_checks import agrees_at, changed, completions, gap, prompts, sample
+from engine_checks import agrees_at, any_stop_finishes, changed, completions, gap, prompts, sample
 from small_models import make_model, make_tokenizer
 
 from zoo.errors import UserError
@@ -87,16 +87,7 @@ def test_golden_26_generation_config_does_not_leak_in(alone: None, policy: Langu
 
 
 def test_golden_29_any_stop_token_finishes(sampler: VLLMSampler, policy: LanguagePolicy) -> None:
-    first = sample(sampler, policy, 32, stop_ids=set(), temperature=2.0).token[:, 0].bincount()
-    stops = set(first.topk(3).indices.tolist())
-    samples = sample(sampler, policy, 32, stop_ids=stops, temperature=2.0, max_new_tokens=6)
-    rows = list(zip(completions(samples), samples.finished.tolist(), strict=True))
-    assert {tokens[-1] for tokens, finished in rows if finished} == stops
-    assert not samples.finished.all()
-    for tokens, finished in rows:
-        assert finished == (tokens[-1] in stops)
-        assert not stops & set(tokens[:-1])
-        assert finished or len(tokens) == 6
+    any_stop_finishes(sampler, policy)
 
 
 def test_without_its_end_token_among_the_stops_a_completion_goes_on(

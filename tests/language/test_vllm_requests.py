@@ -25,7 +25,7 @@ GREEDY = SamplingParams(0.6, 20, frozenset({2}), greedy=True)
 
 
 def test_golden_26_every_parameter_that_decides_what_is_drawn_is_sent() -> None:
-    assert request(PARAMS, 4, 11) == {
+    assert request(PARAMS, 4, 11, 6) == {
         "n": 4,
         "temperature": 0.6,
         "top_p": 1.0,
@@ -44,7 +44,7 @@ def test_golden_26_every_parameter_that_decides_what_is_drawn_is_sent() -> None:
 
 
 def test_greedy_asks_for_one_completion_at_temperature_zero() -> None:
-    asked = request(GREEDY, 4, None)
+    asked = request(GREEDY, 4, None, 6)
     assert (asked["n"], asked["temperature"], asked["seed"]) == (1, 0.0, None)
 
 
@@ -88,9 +88,19 @@ def test_a_completion_that_the_engine_gave_up_is_no_sample() -> None:
 
 
 def test_prompts_that_leave_no_room_are_refused() -> None:
-    refuse_longer([[1] * 10], 6, 16)
+    six = SamplingParams(1.0, 6, frozenset())
+    refuse_longer([[1] * 10], six, 16)
     with pytest.raises(UserError, match="prompt of 11 tokens and 6 new ones"):
-        refuse_longer([[1], [1] * 11], 6, 16)
+        refuse_longer([[1], [1] * 11], six, 16)
+
+
+def test_a_dialogues_later_turn_asks_for_no_more_than_its_row_needs() -> None:
+    turn = SamplingParams(1.0, 6, frozenset(), max_length=14)
+    asked = [request(turn, 1, 0, tokens)["max_tokens"] for tokens in (3, 8, 9, 13)]
+    assert asked == [6, 6, 5, 1]
+    refuse_longer([[1] * 3, [1] * 13], turn, 14)
+    with pytest.raises(UserError, match="prompt of 13 tokens and 1 new ones"):
+        refuse_longer([[1] * 3, [1] * 13], turn, 13)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3-untied", "gpt2"])

@@ -23,6 +23,7 @@ from small_models import make_policy
 
 from zoo.core.config import compose
 from zoo.errors import UserError
+from zoo.policies.adapters import LoraKnobs, adapt
 from zoo.rollouts.engine_requests import request
 from zoo.rollouts.engine_weights import checkpoint_weights
 from zoo.rollouts.sampling import Samples, SamplingParams
@@ -50,8 +51,10 @@ class Server(ThreadingHTTPServer):
             "dtype": "float32",
             "logprobs_mode": "processed_logprobs",
             "generation_config": "vllm",
+            "adapters": {"max_lora_rank": 8, "lora_target_modules": None},
         }
         self.weights: list[dict[str, torch.Tensor]] = []
+        self.adapters: list[str] = []
         #: answers in place of the usual ones, by path: status and body, or what to call
         self.instead: dict[str, Any] = {}
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
@@ -75,6 +78,13 @@ class Server(ThreadingHTTPServer):
             folder, self.served["weights_name"] = body["args"]
             self.weights.append(load_file(Path(folder) / "model.safetensors"))
             return 200, {"results": [None]}
+        if path == "/v1/load_lora_adapter":
+            assert (Path(body["lora_path"]) / "adapter_model.safetensors").is_file()
+            self.adapters.append(body["lora_name"])
+            return 200, f"Success: LoRA adapter '{body['lora_name']}' added successfully."
+        if path == "/v1/unload_lora_adapter":
+            self.adapters.remove(body["lora_name"])
+            return 200, f"Success: LoRA adapter '{body['lora_name']}' removed successfully."
         return 404, {"detail": "Not Found"}
 
 
@@ -156,7 +166,7 @@ def test_golden_26_a_request_has_every_parameter_the_token_ids_and_a_seed_of_its
     seeds = torch.randint(2**62, (3,), generator=torch.Generator().manual_seed(5)).tolist()
     extra = {"return_token_ids": True, "return_tokens_as_token_ids": True}
     expected = [
-        {**request(PARAMS, 2, seed), "prompt": prompt, **extra}
+        {**request(PARAMS, 2, seed, len(prompt)), "prompt": prompt, **extra}
         for seed, prompt in zip(seeds, [[5, 6], [8], [9, 9, 9]], strict=True)
     ]
     bodies.sort(key=lambda body: body["prompt"][0])
@@ -223,6 +233,58 @@ def test_weights_of_another_run_in_the_midst_of_sampling_are_noticed(server: Ser
     server.instead["/v1/completions"] = taken
     with pytest.raises(UserError, match="another run has given the server"):
         sample(sampler(server), make_policy("qwen3"))
+
+
+def adapted() -> Any:
+    pytest.importorskip("peft")
+    policy = make_policy("qwen3")
+    adapt(policy.model, LoraKnobs(rank=2), "base")
+    return policy
+
+
+def test_an_adapter_goes_over_by_a_new_name_which_requests_ask_for(server: Server) -> None:
+    policy, made, names = adapted(), sampler(server), []
+    for step in range(3):
+        sample(made, policy)
+        (name,) = server.adapters  # the one before was put out
+        names.append(name)
+        bodies = [body for path, body in server.asked if path == "/v1/completions"]
+        assert [body["model"] for body in bodies[3 * step :]] == [name] * 3
+        policy.version += step
+    assert names[0] == names[1] != names[2]
+    assert len(server.weights) == 1
+    for key, value in checkpoint_weights(policy.model, torch.float32, merged=False):
+        assert torch.equal(server.weights[0][key], value)
+    made.close()
+
+
+def test_a_server_started_anew_gets_the_adapter_again(server: Server) -> None:
+    policy, made = adapted(), sampler(server)
+    sample(made, policy)
+    server.served["weights_name"] = None
+    server.instead["/v1/unload_lora_adapter"] = (404, {"error": {"message": "cannot be found"}})
+    sample(made, policy)
+    assert len(server.weights) == len(server.adapters) == 2
+
+
+@pytest.mark.parametrize("room", [None, {"max_lora_rank": 1, "lora_target_modules": None}])
+def test_a_server_without_room_for_the_adapter_is_refused_and_takes_it_merged(
+    server: Server, room: Any
+) -> None:
+    server.served["adapters"] = room
+    with pytest.raises(UserError) as caught:
+        sample(sampler(server), adapted())
+    text = str(caught.value)
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" in text and "rollout.adapter=merged" in text
+    assert "--enable-lora --max-loras 1 --max-lora-rank 8 --lora-target-modules down_proj" in text
+    sample(sampler(server, adapter="merged"), adapted())
+    assert len(server.weights) == 1 and not server.adapters
+
+
+def test_an_adapter_that_the_server_refuses_is_said_with_the_ways_out(server: Server) -> None:
+    server.instead["/v1/load_lora_adapter"] = (500, {"error": {"message": "no such layer"}})
+    with pytest.raises(UserError, match=r"500: no such layer.*It has to read .*adapter=merged"):
+        sample(sampler(server), adapted())
 
 
 @pytest.mark.parametrize("answer", [(404, {"detail": "Not Found"}), (500, None)])
@@ -332,9 +394,11 @@ def test_sleeping_and_waking_are_asked_for(server: Server) -> None:
 
 def test_settings_become_the_arguments_of_the_command() -> None:
     settings = {"max_model_len": 16, "enforce_eager": True, "use_tqdm": False, "seed": None}
+    settings |= {"lora_target_modules": ["q", "k"]}
     assert server_command(settings, "python") == [
         *("python", "-m", "vllm.entrypoints.openai.api_server"),
         *("--max-model-len", "16", "--enforce-eager", "--no-use-tqdm"),
+        *("--lora-target-modules", "q", "k"),
     ]
 
 

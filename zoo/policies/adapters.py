@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,9 @@ from zoo.errors import UserError
 __all__ = [
     "LoraKnobs",
     "adapt",
+    "adapted_layers",
     "base_name",
+    "base_tensors",
     "continue_adapter",
     "is_adapted",
     "is_adapter_folder",
@@ -33,6 +35,7 @@ __all__ = [
     "low_rank",
     "merged_tensors",
     "quantization",
+    "refuse_beyond_low_rank",
     "save_adapter",
     "weight",
 ]
@@ -43,6 +46,7 @@ _MLP = ("gate_proj", "up_proj", "down_proj")
 _GROUPS = {"attention": _ATTENTION, "mlp": _MLP, "attention+mlp": (*_ATTENTION, *_MLP)}
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."  # of every name in a peft folder
+_A, _B = f".lora_A.{_NAME}.weight", f".lora_B.{_NAME}.weight"
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ def continue_adapter(model: Any, folder: Path) -> None:
     Raises
     ------
     UserError
-        Where peft is missing, or the folder doesn't fit the model.
+        Where peft is missing, or the folder doesn't fit the model or trains whole layers too.
     """
     peft = _peft()
     try:
@@ -148,6 +152,13 @@ def continue_adapter(model: Any, folder: Path) -> None:
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         line = (str(error).strip().splitlines() or [""])[0]
         raise UserError(f"the adapter in {folder} can't be put into its base: {line}") from error
+    whole = [n for n, p in model.named_parameters() if p.requires_grad and ".lora_" not in n]
+    if whole:  # no checkpoint of an adapted policy would hold them
+        raise UserError(
+            f"the adapter in {folder} comes with weights that are no low-rank matrices, such as"
+            f" {whole[0]} (modules_to_save, trainable tokens or biases): add it to its base with"
+            " peft's merge_and_unload(), and train the result with model.lora.rank."
+        )
 
 
 def is_adapter_folder(path: Path) -> bool:
@@ -221,6 +232,32 @@ def is_adapted(model: Any) -> bool:
     return _NAME in (getattr(model, "peft_config", None) or {})
 
 
+def adapted_layers(model: Any) -> dict[str, int]:
+    """Return the names of the layers that the adapter changes, and its rank in each."""
+    return {
+        name.removesuffix(_A): parameter.shape[0]
+        for name, parameter in model.named_parameters()
+        if name.endswith(_A)
+    }
+
+
+def refuse_beyond_low_rank(model: Any) -> None:
+    """Refuse an adapter that is more than A and B of linear layers, which sum up to one weight.
+
+    Raises
+    ------
+    UserError
+        Naming what else there is.
+    """
+    rest = [n for n, _ in model.named_parameters() if ".lora_" in n and not n.endswith((_A, _B))]
+    if rest:
+        raise UserError(
+            f"an adapter with {rest[0]} (DoRA, a bias or an embedding of its own) is no weight"
+            " that could be added to its base's: rollout=hf samples with it as it is, and"
+            " `zoo export` writes it as a peft folder."
+        )
+
+
 def is_exact(module: Any) -> bool:
     """Return whether a layer is a linear one, or one with an adapter, and nothing besides."""
     if type(module) is nn.Linear:
@@ -260,9 +297,25 @@ def weight(module: Any) -> Tensor:
     return (whole.to(added.dtype) + added).to(whole.dtype)
 
 
-@torch.no_grad()
 def merged_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield a model's weights as its architecture names them, adapters added, nothing quantised."""
+    """Yield a model's weights as its architecture names them, adapters added, nothing quantised.
+
+    Raises
+    ------
+    UserError
+        Where the adapter is of a kind that can't be added.
+    """
+    refuse_beyond_low_rank(model)
+    return _tensors(model, weight)
+
+
+def base_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield a model's weights as its architecture names them, no adapter, nothing quantised."""
+    return _tensors(model, lambda layer: weight(getattr(layer, "base_layer", layer)))
+
+
+@torch.no_grad()
+def _tensors(model: Any, plain: Callable[[Any], Tensor]) -> Iterator[tuple[str, Tensor]]:
     layers = {name: m for name, m in model.named_modules() if _is_projection(m)}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if ".lora_" in name or ".weight." in name:  # the latter: scales of a quantised weight
@@ -270,7 +323,7 @@ def merged_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
         owner, _, kind = name.rpartition(".")
         owner = owner.removesuffix(".base_layer")
         if kind == "weight" and owner in layers:
-            yield f"{owner}.weight", weight(layers[owner])
+            yield f"{owner}.weight", plain(layers[owner])
         else:
             yield f"{owner}.{kind}", tensor.detach()
 
@@ -280,7 +333,8 @@ def save_adapter(model: Any, folder: Path) -> None:
     from safetensors.torch import save_file
 
     peft = _peft()
-    state = peft.get_peft_model_state_dict(model, adapter_name=_NAME)
+    # Its default asks the hub whether the base's vocabulary was larger there.
+    state = peft.get_peft_model_state_dict(model, adapter_name=_NAME, save_embedding_layers=False)
     folder.mkdir(parents=True, exist_ok=True)
     named = {
         f"{_PREFIX}{name.removeprefix(_PREFIX)}": tensor.detach().cpu().contiguous()

@@ -98,11 +98,12 @@ def converse(
     pairs = list(zip(prompts, prompt_ids, strict=True))
     rows = [_Row(prompt, ids) for prompt, ids in pairs for _ in range(repeats)]
     speaking, starts, each = rows, list(prompt_ids), repeats
+    longest = max(map(len, prompt_ids)) + budget
     for turn in range(1, env.max_turns + 1):
         # One limit for all. A row with less left is cut afterwards, which leaves its tokens as they
         # would be under a limit of its own: a token doesn't depend on how many may follow.
         most = max(budget - len(row.token) for row in speaking)
-        limited = dataclasses.replace(params, max_new_tokens=most)
+        limited = dataclasses.replace(params, max_new_tokens=most, max_length=longest)
         samples = sampler.generate(policy, starts, each, limited, generator)
         ended = _said(codec, speaking, samples, budget)
         if turn == env.max_turns or not ended:

@@ -45,7 +45,9 @@ def draw_seeds(count: int, params: SamplingParams, generator: torch.Generator) -
     return torch.randint(2**62, (count,), generator=generator).tolist()
 
 
-def request(params: SamplingParams, repeats: int, seed: int | None) -> dict[str, Any]:
+def request(
+    params: SamplingParams, repeats: int, seed: int | None, prompt_tokens: int
+) -> dict[str, Any]:
     """Return every sampling parameter by its name, for ``repeats`` samples of one prompt."""
     return {
         "n": 1 if params.greedy else repeats,  # all are the same, and engines refuse more
@@ -57,7 +59,7 @@ def request(params: SamplingParams, repeats: int, seed: int | None) -> dict[str,
         "frequency_penalty": 0.0,
         "repetition_penalty": 1.0,
         "min_tokens": 0,
-        "max_tokens": params.max_new_tokens,
+        "max_tokens": params.needed_after(prompt_tokens),
         "stop_token_ids": sorted(params.stop_ids),
         "ignore_eos": True,  # the config's own end token; the stop tokens above are all there are
         "seed": seed,
@@ -66,7 +68,7 @@ def request(params: SamplingParams, repeats: int, seed: int | None) -> dict[str,
 
 
 def refuse_longer(
-    prompts: Sequence[Sequence[int]], max_new_tokens: int, max_model_len: int
+    prompts: Sequence[Sequence[int]], params: SamplingParams, max_model_len: int
 ) -> None:
     """Refuse prompts that don't leave room for a completion.
 
@@ -75,10 +77,11 @@ def refuse_longer(
     UserError
         With the lengths and the setting.
     """
-    longest = max(map(len, prompts), default=0)
-    if longest + max_new_tokens > max_model_len:
+    longest = max(map(len, prompts), default=0)  # with what follows, none is longer than it
+    following = params.needed_after(longest)
+    if longest + following > max_model_len:
         raise UserError(
-            f"a prompt of {longest} tokens and {max_new_tokens} new ones don't fit into the"
+            f"a prompt of {longest} tokens and {following} new ones don't fit into the"
             f" {max_model_len} that vLLM was started for: raise rollout.engine.max_model_len as far"
             " as the model allows, or lower rollout.max_new_tokens."
         )

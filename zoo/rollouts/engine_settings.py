@@ -11,6 +11,8 @@ import torch
 
 from zoo.core.schema import in_range
 from zoo.errors import UserError
+from zoo.policies.adapters import is_adapted
+from zoo.rollouts.engine_adapter import adapter_settings
 from zoo.rollouts.text import TextRolloutKnobs
 
 __all__ = [
@@ -69,6 +71,9 @@ class VLLMRolloutKnobs(TextRolloutKnobs):
     """How much is sampled per update, and how the engine runs."""
 
     engine: EngineKnobs = field(default_factory=EngineKnobs)
+    #: of a policy with an adapter: apart gives the engine the base once and then the adapter alone,
+    #: merged gives it the whole model each time, which samples somewhat faster
+    adapter: Literal["apart", "merged"] = "apart"
 
     def __post_init__(self) -> None:
         """Refuse an engine that the rollout's own limits don't fit into."""
@@ -79,6 +84,10 @@ class VLLMRolloutKnobs(TextRolloutKnobs):
                 f"rollout.engine.max_model_len={given} is less than rollout.max_prompt_tokens +"
                 f" rollout.max_new_tokens = {need}: raise it, or leave it out."
             )
+
+    def apart(self, model: Any) -> bool:
+        """Return whether a model's weights go over as a base and an adapter."""
+        return self.adapter == "apart" and is_adapted(model)
 
 
 def require_vllm(choice: str) -> None:
@@ -145,6 +154,11 @@ def engine_settings(
         With the model's config.
     limit : int
         Tokens of a prompt and its completion, see `length_limit`.
+
+    Raises
+    ------
+    UserError
+        Where the policy's adapter can't go over apart.
     """
     engine, on_gpu = knobs.engine, torch.cuda.is_available()
     cache = engine.kv_cache_gib or (None if on_gpu else _CPU_CACHE_GIB)
@@ -174,4 +188,6 @@ def engine_settings(
     }
     if engine.tensor_parallel_size == 1:
         settings["distributed_executor_backend"] = "uni"
+    if knobs.apart(policy.model):
+        settings |= adapter_settings(policy.model, policy.sampling_dtype())
     return settings

@@ -31,6 +31,9 @@ class SamplingParams:
     top_p, top_k : float, int
         Draw from the likeliest tokens only; 1 and 0 are off. Evaluation only, see
         `refuse_filters`.
+    max_length : int or None
+        Tokens of a prompt and its completion beyond which none is needed, so that an engine with a
+        limit on both doesn't refuse them.
     """
 
     temperature: float
@@ -39,6 +42,12 @@ class SamplingParams:
     greedy: bool = False
     top_p: float = 1.0
     top_k: int = 0
+    max_length: int | None = None
+
+    def needed_after(self, prompt_tokens: int) -> int:
+        """Return how many tokens are needed at most after a prompt of so many."""
+        room = self.max_new_tokens if self.max_length is None else self.max_length - prompt_tokens
+        return min(self.max_new_tokens, room)
 
 
 @dataclass

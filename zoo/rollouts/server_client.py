@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from threading import Event
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -68,6 +69,14 @@ class ServerClient:
                 " are running: give a run a server of its own."
             )
 
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Let the server read an adapter, which requests can then ask for as their model."""
+        self._told("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+
+    def unload_adapter(self, name: str) -> None:
+        """Let the server forget an adapter."""
+        self._told("/v1/unload_lora_adapter", {"lora_name": name})
+
     def sleep(self, level: int) -> None:
         """Give memory back."""
         self.ask(f"/sleep?level={level}", {})
@@ -88,6 +97,9 @@ class ServerClient:
         UserError
             Where it can't be reached or doesn't answer in time.
         """
+        return self._parsed(path, self._told(path, body, timeout_s))
+
+    def _told(self, path: str, body: Any, timeout_s: float | None = None) -> str:
         connection = self._connection(self.timeout_s if timeout_s is None else timeout_s)
         try:
             return self._answer(connection, path, body)
@@ -111,7 +123,9 @@ class ServerClient:
             connection = self._connection(self.timeout_s)
             running.add(connection)
             try:
-                return None if ended.is_set() else self._answer(connection, path, body)
+                if ended.is_set():
+                    return None
+                return self._parsed(path, self._answer(connection, path, body))
             finally:
                 running.discard(connection)
                 connection.close()
@@ -138,7 +152,7 @@ class ServerClient:
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         return kind(str(self._parts.hostname), self._parts.port, timeout=timeout_s)
 
-    def _answer(self, connection: http.client.HTTPConnection, path: str, body: Any) -> Any:
+    def _answer(self, connection: http.client.HTTPConnection, path: str, body: Any) -> str:
         try:
             connection.request(
                 "GET" if body is None else "POST",
@@ -160,6 +174,9 @@ class ServerClient:
             message = _message(text)
             told = f"the vLLM server at {self.url} answered {path} with {response.status}"
             raise Refused(f"{told}: {message}{self._why()}", response.status, message)
+        return text
+
+    def _parsed(self, path: str, text: str) -> Any:
         try:
             return json.loads(text) if text else None
         except ValueError as error:

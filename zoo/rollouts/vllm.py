@@ -1,7 +1,8 @@
 """Sampling with vLLM in this process, beside the trainer, from weights handed over in memory.
 
 The engine is started at the first sampling, from the model's config alone; its weights always come
-from the policy, whenever those have changed since. Its log-probabilities are log softmax(z / T) of
+from the policy, whenever those have changed since. Of a policy with an adapter the frozen base goes
+over once, and after that the adapter alone. Log-probabilities are log softmax(z / T) of
 the distribution that was drawn from (``processed_logprobs``).
 """
 
@@ -11,8 +12,10 @@ import contextlib
 import logging
 import os
 import random
+import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -23,6 +26,7 @@ import numpy as np
 import torch
 
 from zoo.errors import UserError
+from zoo.rollouts.engine_adapter import MERGED, write_adapter
 from zoo.rollouts.engine_requests import Completed, draw_seeds, refuse_longer, request, samples_of
 from zoo.rollouts.engine_settings import (
     ENVIRONMENT,
@@ -33,7 +37,7 @@ from zoo.rollouts.engine_settings import (
     refuse_sleep,
     require_vllm,
 )
-from zoo.rollouts.engine_weights import checkpoint_weights, write_config, write_weights
+from zoo.rollouts.engine_weights import checkpoint_weights, stamp, write_config, write_weights
 from zoo.rollouts.sampling import Samples, SamplingParams
 
 __all__ = ["VLLMSampler"]
@@ -65,12 +69,17 @@ class VLLMSampler:
         self.knobs = knobs
         #: set by another thread, it ends the sampling before the next token
         self.stop = Event()
-        #: of the last `generate`: seconds that putting new weights into the engine took
+        #: of the last `generate`: seconds and MiB that putting new weights into the engine took
         self.metrics: dict[str, float] = {}
         self._llm: Any = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._limit = 0
-        self._holds: tuple[int, ...] | None = None  # which weights the engine has
+        # Which weights the engine has: the whole model's or the base's, and the adapter's.
+        self._holds: tuple[int, ...] | None = None
+        self._holds_adapter: tuple[int, ...] | None = None
+        self._held: Any = None  # whose they are; kept, so that no other policy gets its id
+        self._adapter: Path | None = None  # its folder, by whose name the engine knows it
+        self._adapters = 0  # so far
         self._asleep = 0
 
     @property
@@ -107,10 +116,13 @@ class VLLMSampler:
         with torch.autocast(policy.device.type, enabled=False), _states_kept():
             if self._llm is None:
                 self._start(policy)
-            refuse_longer(prompts, params.max_new_tokens, self._limit)
+            refuse_longer(prompts, params, self._limit)
             self._prepare(policy)
             seeds = draw_seeds(len(prompts), params, generator)
-            asked = [request(params, samples_per_prompt, seed) for seed in seeds]
+            asked = [
+                request(params, samples_per_prompt, seed, len(ids))
+                for seed, ids in zip(seeds, prompts, strict=True)
+            ]
             groups = self._run(prompts, asked)
         return samples_of(groups, samples_per_prompt, params, policy.codec.pad_id, policy.device)
 
@@ -125,12 +137,9 @@ class VLLMSampler:
         """End the engine and give back what it holds."""
         if self._llm is None:
             return
-        from vllm.distributed import destroy_distributed_environment, destroy_model_parallel
-
         self._llm.llm_engine.engine_core.shutdown()
-        self._llm = self._holds = None
-        destroy_model_parallel()
-        destroy_distributed_environment()
+        self._llm = self._holds = self._held = self._adapter = None
+        _leave_group()
         VLLMSampler._running = False
         if self._folder is not None:
             self._folder.cleanup()
@@ -155,22 +164,23 @@ class VLLMSampler:
                 self._llm = LLM(**settings)
                 VLLMSampler._running = True
             except (ValueError, RuntimeError, NotImplementedError, ImportError, OSError) as error:
+                _leave_group()
+                apart = f" (of the adapter apart, {MERGED})" if "enable_lora" in settings else ""
                 raise UserError(
                     f"vLLM can't start with {type(policy.model).__name__}: {_reason(error)} Use"
-                    " rollout=hf where it doesn't know the architecture."
+                    f" rollout=hf where it doesn't know the architecture{apart}."
                 ) from error
 
     def _prepare(self, policy: Any) -> None:
         """Wake the engine and give it the policy's weights, where it has others."""
-        from_zero, self.metrics = self._asleep == 2, {}
+        if self._asleep == 2:
+            self._holds = None
         if self._asleep:
             self._llm.wake_up(["weights"])
-        holds = (id(policy), policy.version, sum(p._version for p in policy.model.parameters()))
-        if holds != self._holds or from_zero:
-            start = time.perf_counter()
-            self._hand_over(policy)
-            self.metrics = {"sampler/sync_s": time.perf_counter() - start}
-            self._holds = holds
+        start, handed = time.perf_counter(), self._hand_over_changes(policy)
+        seconds = time.perf_counter() - start
+        figures = {"sampler/sync_s": seconds, "sampler/sync_mib": handed / 2**20}
+        self.metrics = figures if handed else {}
         if self._asleep:
             self._llm.wake_up(["kv_cache"])
         self._asleep = 0
@@ -178,15 +188,70 @@ class VLLMSampler:
         # computed, and a resumed run doesn't have it.
         self._llm.reset_prefix_cache()
 
-    def _hand_over(self, policy: Any) -> None:
+    def _hand_over_changes(self, policy: Any) -> int:
+        """Give the engine the weights that it has not; return their bytes."""
+        named = list(policy.model.named_parameters())
+        apart, handed = self.knobs.apart(policy.model), 0
+        adapter = stamp(policy, policy.version, [p for name, p in named if ".lora_" in name])
+        if apart:  # copies of a policy share their base
+            base = [p for name, p in named if ".lora_" not in name]
+            holds = stamp(base[0], 0, base)
+        else:
+            holds = stamp(policy, policy.version, [p for _, p in named])
+        if holds != self._holds:
+            self._holds = None  # neither the old nor the new, should this fail midway
+            self._drop_adapter()
+            handed += self._hand_over(policy, merged=not apart)
+            self._holds = holds
+        if apart and (self._adapter is None or adapter != self._holds_adapter):
+            handed += self._hand_over_adapter(policy)
+            self._holds_adapter = adapter
+        self._held = policy
+        return handed
+
+    def _hand_over(self, policy: Any, *, merged: bool) -> int:
         dtype = policy.sampling_dtype()
-        if self.knobs.engine.tensor_parallel_size == 1:
-            weights = checkpoint_weights(policy.model, dtype)
-            self._llm.collective_rpc("take_weights", args=(weights,))
-            return
-        assert self._folder is not None  # workers of their own read files
-        write_weights(policy.model, dtype, Path(self._folder.name))
-        self._llm.collective_rpc("read_weights", args=(self._folder.name,))
+        if self.knobs.engine.tensor_parallel_size > 1:  # workers of their own read files
+            assert self._folder is not None
+            handed = write_weights(policy.model, dtype, Path(self._folder.name), merged=merged)
+            self._llm.collective_rpc("read_weights", args=(self._folder.name,))
+            return handed
+        sizes = []
+
+        def weights() -> Iterator[tuple[str, torch.Tensor]]:
+            for name, value in checkpoint_weights(policy.model, dtype, merged=merged):
+                sizes.append(value.nbytes)
+                yield name, value
+
+        self._llm.collective_rpc("take_weights", args=(weights(),))
+        return sum(sizes)
+
+    def _hand_over_adapter(self, policy: Any) -> int:
+        assert self._folder is not None
+        folder = Path(self._folder.name) / uuid.uuid4().hex
+        handed = write_adapter(policy.model, folder)
+        self._take_adapter(folder)
+        self._drop_adapter()
+        self._adapter = folder
+        return handed
+
+    def _take_adapter(self, folder: Path) -> None:
+        """Let the engine load an adapter, which puts out the one before."""
+        self._adapters += 1
+        try:
+            self._llm.llm_engine.add_lora(self._by_name(folder))
+        except (ValueError, RuntimeError, OSError) as error:
+            raise UserError(f"vLLM can't take the adapter: {_reason(error)} {MERGED}.") from error
+
+    def _drop_adapter(self) -> None:
+        if self._adapter is not None:
+            shutil.rmtree(self._adapter)
+            self._adapter = None
+
+    def _by_name(self, folder: Path) -> Any:
+        from vllm.lora.request import LoRARequest
+
+        return LoRARequest(folder.name, self._adapters, str(folder))
 
     def _run(self, prompts: list[list[int]], asked: list[dict[str, Any]]) -> list[list[Completed]]:
         from vllm import SamplingParams as EngineParams
@@ -198,7 +263,8 @@ class VLLMSampler:
         ]
         engine = self._llm.llm_engine
         inputs = [{"prompt_token_ids": ids} for ids in prompts]
-        names = self._llm.enqueue(inputs, settings, use_tqdm=False)
+        lora = None if self._adapter is None else self._by_name(self._adapter)
+        names = self._llm.enqueue(inputs, settings, lora_request=lora, use_tqdm=False)
         done: list[Any] = []
         try:
             while engine.has_unfinished_requests():
@@ -215,6 +281,14 @@ class VLLMSampler:
 def _completed(one: Any) -> Completed:
     found = zip(one.logprobs, one.token_ids, strict=True)
     return Completed(one.token_ids, [step[id_].logprob for step, id_ in found], one.finish_reason)
+
+
+def _leave_group() -> None:
+    """End what vLLM's workers of this process are connected by."""
+    from vllm.distributed import destroy_distributed_environment, destroy_model_parallel
+
+    destroy_model_parallel()
+    destroy_distributed_environment()
 
 
 @contextlib.contextmanager

@@ -1,11 +1,13 @@
 """Sampling from a vLLM server: one that is started for the run, or one that runs already.
 
 What is asked, and what is made of the answers, is what `VLLMSampler` asks of an engine in this
-process. New weights go over as a safetensors file, which the server's workers read in place.
+process. New weights go over as a safetensors file, which the server's workers read in place, and
+new adapters as a folder, which the server loads by a new name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -20,6 +22,7 @@ from urllib.parse import urlsplit
 
 from zoo.core.schema import in_range
 from zoo.errors import UserError
+from zoo.rollouts.engine_adapter import MERGED, adapter_settings, has_room
 from zoo.rollouts.engine_requests import Completed
 from zoo.rollouts.engine_settings import (
     ENVIRONMENT,
@@ -40,8 +43,9 @@ __all__ = ["VLLMServerKnobs", "VLLMServerSampler", "server_command"]
 
 #: how a server is started; `vllm serve` is the same, and does not start in the package for CPUs
 _PROGRAM = ("-m", "vllm.entrypoints.openai.api_server")
-#: makes a server listen for weights
+#: makes a server listen for weights, and for adapters
 _DEV_MODE = {"VLLM_SERVER_DEV_MODE": "1"}
+_ADAPTERS = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
 #: requests that are under way at a time at most
 _TOGETHER = 64
 #: seconds between looks at a server that starts
@@ -97,7 +101,7 @@ class VLLMServerSampler(VLLMSampler):
             refuse_sleep(knobs.engine)
         self._set(knobs)
         self._process: ServerProcess | None = None
-        self._name: str | None = None  # of the weights that were handed over last
+        self._name: str | None = None  # of the weights, or the base, that were handed over last
 
     @property
     def notices(self) -> list[str]:
@@ -109,7 +113,7 @@ class VLLMServerSampler(VLLMSampler):
 
     def close(self) -> None:
         """End the server that was started; one that ran already goes on."""
-        self._llm = self._holds = None
+        self._llm = self._holds = self._held = self._adapter = None
         if self._process is not None:
             self._process.end()
             self._process = None
@@ -133,7 +137,8 @@ class VLLMServerSampler(VLLMSampler):
         settings = engine_settings(self.knobs, policy, folder, self._limit)
         port = free_port()
         where = {"host": "127.0.0.1", "port": port, "disable_uvicorn_access_log": True}
-        environment = {**ENVIRONMENT, "VLLM_LOGGING_LEVEL": "INFO", **os.environ, **_DEV_MODE}
+        environment = {**ENVIRONMENT, "VLLM_LOGGING_LEVEL": "INFO", **os.environ}
+        environment |= self._listening(policy)
         self._process = ServerProcess(server_command(settings | where), environment, folder)
         client = ServerClient(f"http://127.0.0.1:{port}", self.knobs.timeout_s, self._process.why)
         try:
@@ -158,9 +163,10 @@ class VLLMServerSampler(VLLMSampler):
                         f"the vLLM server was not ready within {self.knobs.timeout_s:g} s: raise"
                         " rollout.timeout_s if it is only slow."
                     ) from None
+        apart = f"; {MERGED}" if self.knobs.apart(policy.model) else ""
         raise UserError(
             f"the vLLM server can't start with {type(policy.model).__name__} (rollout=hf samples"
-            f" without it): {death}"
+            f" without it{apart}): {death}"
         )
 
     def _connect(self, client: ServerClient, policy: Any) -> int:
@@ -188,6 +194,13 @@ class VLLMServerSampler(VLLMSampler):
                     f"the server at {client.url} runs with {name}={served[0][name]} and the policy"
                     f" needs {value}: start it with `{self._advice(policy)}`."
                 )
+        if self.knobs.apart(policy.model):
+            need_room = adapter_settings(policy.model, policy.sampling_dtype())
+            if not has_room(served[0]["adapters"], need_room):
+                raise UserError(
+                    f"the server at {client.url} has no room for this adapter: start it with"
+                    f" `{self._advice(policy)}`, or {MERGED}."
+                )
         limit = int(client.ask("/v1/models")["data"][0]["max_model_len"])
         if limit < (needed := length_limit(self.knobs, policy)):
             raise UserError(
@@ -197,6 +210,9 @@ class VLLMServerSampler(VLLMSampler):
             )
         return limit
 
+    def _listening(self, policy: Any) -> dict[str, str]:
+        return _DEV_MODE | (_ADAPTERS if self.knobs.apart(policy.model) else {})
+
     def _advice(self, policy: Any) -> str:
         """Return the command that starts a server for this policy."""
         limit = length_limit(self.knobs, policy)
@@ -204,7 +220,7 @@ class VLLMServerSampler(VLLMSampler):
         port = urlsplit(self.knobs.url or "").port or 8000
         command = server_command(settings | {"host": "127.0.0.1", "port": port}, "python")
         return (
-            " ".join(f"{name}={value}" for name, value in _DEV_MODE.items())
+            " ".join(f"{name}={value}" for name, value in self._listening(policy).items())
             + " "
             + shlex.join(command)
         )
@@ -220,27 +236,40 @@ class VLLMServerSampler(VLLMSampler):
         served = self._llm.collective_rpc("what_is_served")
         return all(one["weights_name"] == self._name for one in served)
 
-    def _hand_over(self, policy: Any) -> None:
+    def _hand_over(self, policy: Any, *, merged: bool) -> int:
         assert self._llm is not None
         assert self._folder is not None
         folder, name = Path(self._folder.name), uuid.uuid4().hex
-        write_weights(policy.model, policy.sampling_dtype(), folder)
+        handed = write_weights(policy.model, policy.sampling_dtype(), folder, merged=merged)
         try:
             self._llm.collective_rpc("read_weights", (str(folder), name))
         except Refused as error:
-            raise UserError(
-                f"{error} It has to read {folder}, as this user on this machine; TMPDIR says where"
-                " that folder is made."
-            ) from error
+            raise UserError(f"{error} {_readable(folder)}.") from error
         finally:
             (folder / "model.safetensors").unlink()
         self._name = name
+        return handed
+
+    def _take_adapter(self, folder: Path) -> None:
+        assert self._llm is not None
+        try:
+            self._llm.load_adapter(folder.name, folder)
+        except Refused as error:
+            raise UserError(f"{error} {_readable(folder)}; {MERGED}.") from error
+
+    def _drop_adapter(self) -> None:
+        if self._adapter is not None and self._llm is not None:
+            with contextlib.suppress(Refused):  # a server that was started anew doesn't know it
+                self._llm.unload_adapter(self._adapter.name)
+        super()._drop_adapter()
 
     def _run(self, prompts: list[list[int]], asked: list[dict[str, Any]]) -> list[list[Completed]]:
         assert self._llm is not None
+        model = {} if self._adapter is None else {"model": self._adapter.name}
         bodies = [
             {
                 **one,
+                **model,
                 "prompt": ids,
                 "return_token_ids": True,
                 "return_tokens_as_token_ids": True,  # texts would need a tokenizer
@@ -263,6 +292,8 @@ def server_command(settings: Mapping[str, Any], python: str = sys.executable) ->
         flag = name.replace("_", "-")
         if isinstance(value, bool):
             command.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, list):
+            command += [f"--{flag}", *map(str, value)]
         elif value is not None:
             command += [f"--{flag}", str(value)]
     return command
@@ -274,6 +305,13 @@ def _completed(answer: Mapping[str, Any]) -> list[Completed]:
         Completed(one["token_ids"], one["logprobs"]["token_logprobs"], one["finish_reason"])
         for one in choices
     ]
+
+
+def _readable(folder: Path) -> str:
+    return (
+        f"It has to read {folder}, as this user on this machine; TMPDIR says where that folder is"
+        " made"
+    )
 
 
 def _is_address(url: str) -> bool:

@@ -45,7 +45,17 @@ class TakesWeights:
             "dtype": str(model.dtype).removeprefix("torch."),
             "logprobs_mode": str(model.logprobs_mode),
             "generation_config": model.generation_config,
+            "adapters": self._adapters(),
         }
+
+    def _adapters(self) -> dict[str, Any] | None:
+        """Return which adapters there is room for, where a server lets them be loaded."""
+        from vllm import envs
+
+        lora = self.vllm_config.lora_config
+        if lora is None or not envs.VLLM_ALLOW_RUNTIME_LORA_UPDATING:
+            return None
+        return {"max_lora_rank": lora.max_lora_rank, "lora_target_modules": lora.target_modules}
 
 
 def _refresh_tied_heads(model: Any) -> None:
