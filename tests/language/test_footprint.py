@@ -140,6 +140,25 @@ def test_an_engine_takes_its_share_and_gives_it_back_asleep() -> None:
         beside(0.1, 1)
 
 
+def test_an_engine_holds_the_base_in_sixteen_bits_and_an_adapter_that_is_apart() -> None:
+    run = compose(["algo=grpo", "env=gsm8k", "preset=qwen3-8b-qlora"])
+    model = outline("qwen3-8b-qlora")
+    # 8.19e9 weights, 36 layers of rank 16 in seven matrices, and the cache of a token
+    adapter = 36 * 16 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 12288))
+    base = sum(p.numel() for p in model.parameters())
+    cache = 512 * 2 * 36 * 8 * 128 * 2
+    for way, weights in [("apart", base + adapter), ("merged", base)]:
+        for spare, fits in [(2**20, True), (-(2**20), False)]:
+            share = (2 * weights + cache + spare) / (32 * 2**30)
+            engine = EngineKnobs(gpu_memory_utilization=share, sleep_level=1)
+            rollout = VLLMRolloutKnobs(engine=engine, adapter=way, max_new_tokens=512)  # type: ignore[arg-type]
+            if fits:
+                footprint(model, run.settings("model"), run.knobs, rollout, 32)
+                continue
+            with pytest.raises(UserError, match="gpu_memory_utilization"):
+                footprint(model, run.settings("model"), run.knobs, rollout, 32)
+
+
 def test_a_run_is_refused_before_weights_are_looked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

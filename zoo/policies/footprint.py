@@ -101,9 +101,10 @@ def footprint(
     cache = rows * rollout.max_new_tokens * token
     engine = getattr(rollout, "engine", None)
     share = 0.0
-    if engine is not None:  # it holds merged weights in 16 bits, whatever the base is kept in
+    if engine is not None:  # it holds the base in 16 bits, whatever that is kept in here
+        apart = trained if settings.lora.rank and rollout.adapter == "apart" else 0
         share = engine.gpu_memory_utilization * card_gib * _GIB
-        held = every * 2 + rollout.max_new_tokens * token
+        held = (every + apart) * 2 + rollout.max_new_tokens * token
         if held > share:
             raise UserError(
                 f"vLLM would hold {held / _GIB:.1f} GiB of weights in 16 bits and cache, and"

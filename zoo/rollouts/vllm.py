@@ -8,10 +8,7 @@ the distribution that was drawn from (``processed_logprobs``).
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
-import random
 import shutil
 import tempfile
 import time
@@ -22,11 +19,11 @@ from pathlib import Path
 from threading import Event
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from zoo.errors import UserError
 from zoo.rollouts.engine_adapter import MERGED, write_adapter
+from zoo.rollouts.engine_process import leave_group, quiet, reason, states_kept
 from zoo.rollouts.engine_requests import Completed, draw_seeds, refuse_longer, request, samples_of
 from zoo.rollouts.engine_settings import (
     ENVIRONMENT,
@@ -69,7 +66,7 @@ class VLLMSampler:
         self.knobs = knobs
         #: set by another thread, it ends the sampling before the next token
         self.stop = Event()
-        #: of the last `generate`: seconds and MiB that putting new weights into the engine took
+        #: seconds and MiB that putting new weights into the engine took the last time
         self.metrics: dict[str, float] = {}
         self._llm: Any = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -113,7 +110,7 @@ class VLLMSampler:
         UserError
             Where vLLM can't run the model, or a prompt is too long for the engine.
         """
-        with torch.autocast(policy.device.type, enabled=False), _states_kept():
+        with torch.autocast(policy.device.type, enabled=False), states_kept():
             if self._llm is None:
                 self._start(policy)
             refuse_longer(prompts, params, self._limit)
@@ -139,7 +136,7 @@ class VLLMSampler:
             return
         self._llm.llm_engine.engine_core.shutdown()
         self._llm = self._holds = self._held = self._adapter = None
-        _leave_group()
+        leave_group()
         VLLMSampler._running = False
         if self._folder is not None:
             self._folder.cleanup()
@@ -157,17 +154,17 @@ class VLLMSampler:
         settings = engine_settings(self.knobs, policy, folder, self._limit)
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        with _quiet():
+        with quiet():
             from vllm import LLM
 
             try:
                 self._llm = LLM(**settings)
                 VLLMSampler._running = True
-            except (ValueError, RuntimeError, NotImplementedError, ImportError, OSError) as error:
-                _leave_group()
+            except Exception as error:  # of a model that it doesn't know it may stumble anywhere
+                leave_group()
                 apart = f" (of the adapter apart, {MERGED})" if "enable_lora" in settings else ""
                 raise UserError(
-                    f"vLLM can't start with {type(policy.model).__name__}: {_reason(error)} Use"
+                    f"vLLM can't start with {type(policy.model).__name__}: {reason(error)} Use"
                     f" rollout=hf where it doesn't know the architecture{apart}."
                 ) from error
 
@@ -178,9 +175,9 @@ class VLLMSampler:
         if self._asleep:
             self._llm.wake_up(["weights"])
         start, handed = time.perf_counter(), self._hand_over_changes(policy)
-        seconds = time.perf_counter() - start
-        figures = {"sampler/sync_s": seconds, "sampler/sync_mib": handed / 2**20}
-        self.metrics = figures if handed else {}
+        if handed:
+            seconds = time.perf_counter() - start
+            self.metrics = {"sampler/sync_s": seconds, "sampler/sync_mib": handed / 2**20}
         if self._asleep:
             self._llm.wake_up(["kv_cache"])
         self._asleep = 0
@@ -223,7 +220,13 @@ class VLLMSampler:
                 sizes.append(value.nbytes)
                 yield name, value
 
-        self._llm.collective_rpc("take_weights", args=(weights(),))
+        try:
+            self._llm.collective_rpc("take_weights", args=(weights(),))
+        except (ValueError, RuntimeError, LookupError) as error:
+            raise UserError(
+                f"vLLM can't take the weights of {type(policy.model).__name__}: {reason(error)}"
+                " Use rollout=hf."
+            ) from error
         return sum(sizes)
 
     def _hand_over_adapter(self, policy: Any) -> int:
@@ -241,7 +244,7 @@ class VLLMSampler:
         try:
             self._llm.llm_engine.add_lora(self._by_name(folder))
         except (ValueError, RuntimeError, OSError) as error:
-            raise UserError(f"vLLM can't take the adapter: {_reason(error)} {MERGED}.") from error
+            raise UserError(f"vLLM can't take the adapter: {reason(error)} {MERGED}.") from error
 
     def _drop_adapter(self) -> None:
         if self._adapter is not None:
@@ -281,47 +284,3 @@ class VLLMSampler:
 def _completed(one: Any) -> Completed:
     found = zip(one.logprobs, one.token_ids, strict=True)
     return Completed(one.token_ids, [step[id_].logprob for step, id_ in found], one.finish_reason)
-
-
-def _leave_group() -> None:
-    """End what vLLM's workers of this process are connected by."""
-    from vllm.distributed import destroy_distributed_environment, destroy_model_parallel
-
-    destroy_model_parallel()
-    destroy_distributed_environment()
-
-
-@contextlib.contextmanager
-def _states_kept() -> Iterator[None]:
-    """Leave the trainer's random generators and thread count alone, which vLLM sets its own way."""
-    state, arrays, set_threads = random.getstate(), np.random.get_state(), torch.set_num_threads
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices):
-        try:
-            yield
-        finally:
-            random.setstate(state)
-            np.random.set_state(arrays)
-            torch.set_num_threads = set_threads  # its CPU worker puts one there that does nothing
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the engine's start off the console; what goes wrong is raised."""
-    import warnings
-
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
-def _reason(error: BaseException) -> str:
-    """Return the line of an error that says what is wrong; pydantic's has a count before it."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    told = next((line for line in lines if "Value error, " in line), lines[0])
-    return told.split("Value error, ")[-1].split(" [type=")[0].strip().rstrip(".") + "."
