@@ -249,7 +249,12 @@ class _After:
         """Nothing is open."""
 
 
-def test_golden_36_a_resumed_run_is_the_uninterrupted_one(alone: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rank", [0, 3])
+def test_golden_36_a_resumed_run_is_the_uninterrupted_one(
+    alone: None, tmp_path: Path, rank: int
+) -> None:
+    if rank:
+        pytest.importorskip("peft")
     from zoo.cli import main
     from zoo.core.build import build
     from zoo.core.config import compose
@@ -259,6 +264,7 @@ def test_golden_36_a_resumed_run_is_the_uninterrupted_one(alone: None, tmp_path:
         *("algo=grpo", "env=gsm8k", "model=tiny", "rollout=vllm", "logger=none", "updates=4"),
         *("rollout.prompts=2", "algo.group_size=4", "rollout.max_new_tokens=24", "seed=3"),
         *("eval.every=1", "eval.options.prompts=4", "eval.options.samples=2"),
+        *(f"model.lora.rank={rank}", "algo.lr=1e-3"),
     ]
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     assert main(["train", *settings, f"run_dir={whole}"]) == 0

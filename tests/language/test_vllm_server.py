@@ -257,6 +257,7 @@ def test_an_adapter_goes_over_by_a_new_name_which_requests_ask_for(server: Serve
     for key, value in checkpoint_weights(policy.model, torch.float32, merged=False):
         assert torch.equal(server.weights[0][key], value)
     made.close()
+    assert server.adapters == []
 
 
 def test_a_server_started_anew_gets_the_adapter_again(server: Server) -> None:

@@ -16,6 +16,8 @@ from zoo.errors import UserError
 
 __all__ = ["Refused", "ServerClient"]
 
+#: seconds that an answer may take which needs no work
+_SOON_S = 10.0
 #: seconds between looks at whether the sampling is to stop
 _LOOK_S = 0.2
 
@@ -75,7 +77,7 @@ class ServerClient:
 
     def unload_adapter(self, name: str) -> None:
         """Let the server forget an adapter."""
-        self._told("/v1/unload_lora_adapter", {"lora_name": name})
+        self._told("/v1/unload_lora_adapter", {"lora_name": name}, min(self.timeout_s, _SOON_S))
 
     def sleep(self, level: int) -> None:
         """Give memory back."""

@@ -113,6 +113,9 @@ class VLLMServerSampler(VLLMSampler):
 
     def close(self) -> None:
         """End the server that was started; one that ran already goes on."""
+        if self.knobs.url is not None:
+            with contextlib.suppress(UserError):  # it may have ended before
+                self._drop_adapter()
         self._llm = self._holds = self._held = self._adapter = None
         if self._process is not None:
             self._process.end()
