@@ -99,6 +99,7 @@ class GRPO(Algorithm):
     name = "grpo"
     Knobs = GRPOKnobs
     knobs: GRPOKnobs
+    weighs_losses_only = True
 
     def attach(self, knobs: GRPOKnobs, policy: Any, plugins: Sequence[Plugin]) -> None:
         """Take the parts, but for those that only completions have a meaning for."""
@@ -130,7 +131,8 @@ class GRPO(Algorithm):
         """Yield the one policy loss; the KL term is the plugin's."""
         k = self.knobs
         out = self.evaluation(batch)
-        log_ratio = out.log_prob - self.old_log_prob(batch, out)
+        old = self.old_log_prob(batch, out)
+        log_ratio = out.log_prob - old
         if k.ratio == "sequence":
             log_ratio = surrogate.sequence_log_ratio(log_ratio, batch["mask"])
         low, high, advantage = k.clip_low, k.clip_high, batch["advantage"]
@@ -138,7 +140,7 @@ class GRPO(Algorithm):
             policy = surrogate.cispo(log_ratio, out.log_prob, advantage, low, high)
         else:
             policy = surrogate.clipped(log_ratio, advantage, low, high, dual_clip=k.dual_clip)
-        policy = self.weighted(policy, batch)
+        policy = self.weighted(policy, batch, old)
         metrics = {}
         if update.diagnose:
             metrics = self.diagnostics(log_ratio, advantage, out, low, high)

@@ -16,6 +16,7 @@ from zoo.algorithms import DAPO, GRPO, PPO, ReinforcePP
 from zoo.core import build
 from zoo.core.protocols import Completion, Prompt, Scores
 from zoo.core.run_folder import RunFolder, open_recorder
+from zoo.policies.language import LanguagePolicy
 
 ROUNDS, CUT = 5, 2
 #: figures that measure the machine and not the run
@@ -63,7 +64,7 @@ STORED: dict[str, tuple[int, list[str], Any, list[str]]] = {
     "dialogues": (3, [], GRPO, BUDGET),
     "dialogues, critic": (3, [], PPO, SEVERAL),
     "adapter": (1, LORA, GRPO, LORA),
-    "dialogues sampled ahead": (3, AHEAD, DAPO, [*SEVERAL, "algo.refill.rounds=0"]),
+    "dialogues sampled ahead": (3, AHEAD, DAPO, [*SEVERAL, "algo.overlong_filter=false"]),
 }
 
 
@@ -194,12 +195,13 @@ def test_golden_14_a_combination_trains_and_resumes_to_the_last_bit(
 
 @pytest.mark.parametrize("name", STORED)
 def test_saved_rollouts_of_a_combination_teach_and_resume_to_the_last_bit(
-    name: str, model: Path, tmp_path: Path
+    name: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     turns, settings, cls, learning = STORED[name]
     made = start(GRPO, model, turns, [*settings, *SAVED], tmp_path / "data")
     figures(made, 3)
     made.close()
+    capsys.readouterr()
     read = ["rollout=stored", f"rollout.path={tmp_path / 'data'}", "rollout.shuffle=false"]
     rows = resumes(
         lambda folder: start(cls, model, turns, [*read, *learning], folder), turns, tmp_path
@@ -208,3 +210,35 @@ def test_saved_rollouts_of_a_combination_teach_and_resume_to_the_last_bit(
     assert rows[0]["importance/ratio_max"] == pytest.approx(1.0, abs=1e-4)
     assert all(0 < row["importance/effective"] < 1 for row in rows[1:])
     assert rows[-1]["stored/passes"] == pytest.approx(ROUNDS / 3)
+    said = capsys.readouterr().err.count("dynamic sampling (algo.refill) has nothing to sample")
+    assert said == (2 if cls is DAPO else 0)  # by both that begin, and not by the one that goes on
+
+
+@pytest.mark.parametrize("settings", [[*AHEAD, *BUDGET], ["algo.importance.sampler=true"]])
+def test_a_single_update_weighs_by_its_own_forward_pass(
+    settings: list[str], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And does what it does where the weights are made before: figures and weights are the same."""
+    calls: list[int] = []
+    before = LanguagePolicy.log_prob
+
+    def counted(self: LanguagePolicy, batch: Any, **options: Any) -> torch.Tensor:
+        calls.append(len(batch))
+        return before(self, batch, **options)
+
+    monkeypatch.setattr(LanguagePolicy, "log_prob", counted)
+    once, twice = (start(GRPO, model, 1, settings, tmp_path / name) for name in ("once", "twice"))
+    (plugin,) = (p for p in twice.plugins if p.name == "importance")
+    plugin.one_update = False
+    rows, passes = [], []
+    for trainer in (once, twice):
+        calls.clear()
+        rows.append(figures(trainer, ROUNDS))
+        passes.append(len(calls))
+        trainer.close()
+    weighed = sum("importance/effective" in row for row in rows[0])
+    assert passes == [2, 2 + weighed] and weighed >= ROUNDS - 1  # two: the checks of round 1
+    for one, other in zip(*rows, strict=True):
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
+    pairs = zip(*(t.algorithm.policy.parameters() for t in (once, twice)), strict=True)
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in pairs)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from zoo.algorithms import GRPO
 from zoo.errors import UserError
 from zoo.plugins import KL, Facts, Importance, ImportanceKnobs, KLKnobs
 
@@ -128,6 +129,39 @@ def test_the_sampler_is_corrected_for_where_that_is_asked_for() -> None:
     ratios = plugin.on_rollout(fresh, Fixed(math.log(0.5)))
     assert ratios["importance/effective"] == pytest.approx(1.9**2 / (0.64 + 1.21) / 2)
     torch.testing.assert_close(fresh["importance"], torch.tensor([[0.8, 1.05]]))
+
+
+def test_of_a_single_update_the_weights_are_left_to_its_own_forward_pass() -> None:
+    facts = Facts("grpo", "text", one_update=True)
+    plugin = Importance.build(ImportanceKnobs(truncation=2.0), facts)
+    batch, log_half = mixed(), torch.full((2, 2), math.log(0.5))
+    assert plugin.on_rollout(batch, Fixed(math.nan)) == {} and plugin.pending
+    assert "importance" not in batch.keys() and "old_log_prob" not in batch.keys()  # noqa: SIM118
+    made = [plugin.weights(part, old) for part, old in zip(batch.split(1), log_half.split(1))]
+    torch.testing.assert_close(torch.cat(made), torch.tensor([[0.5, 2.0], [1.0, 1.0]]))
+    figures = {"grad_norm": 1.0}
+    plugin.after_update(figures)
+    assert figures["importance/effective"] == pytest.approx(4.5**2 / 16.25 / 2)  # of both parts
+    assert figures["importance/truncated"] == 0.5
+    again: dict[str, float] = {}
+    plugin.after_update(again)
+    assert again == {}
+    plugin.on_rollout(rollout([0.5], 1, version=3), Fixed(0.0))
+    assert not plugin.pending  # the policy's own
+    with pytest.raises(UserError, match="actions without a probability"):
+        plugin.on_rollout(rollout([math.nan], 1), Fixed(0.0))
+
+
+def test_an_algorithm_that_weighs_by_its_forward_pass_has_to_give_it() -> None:
+    plugin = Importance(ImportanceKnobs(), one_update=True)
+    algorithm = GRPO.__new__(GRPO)
+    algorithm.plugins = [plugin]
+    batch, loss = rollout([0.5], 1), torch.ones(1, 1)
+    plugin.on_rollout(batch, Fixed(0.0))
+    with pytest.raises(TypeError, match="needs old_log_prob"):
+        algorithm.weighted(loss, batch)
+    weighted = algorithm.weighted(loss, batch, torch.full((1, 1), math.log(0.5)))
+    assert weighted.tolist() == [[0.5]]
 
 
 def test_a_ratio_out_of_range_stays_a_number() -> None:

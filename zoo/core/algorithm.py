@@ -68,6 +68,8 @@ class Algorithm:
     needs_critic: ClassVar[bool] = False
     #: whether every rollout is used by the policy that made it; False with replay
     on_policy: ClassVar[bool] = True
+    #: whether importance weights are asked for by ``weighted`` in the loss, and nowhere before
+    weighs_losses_only: ClassVar[bool] = False
 
     knobs: Any
     policy: Any
@@ -226,12 +228,21 @@ class Algorithm:
         old = batch.get("old_log_prob", None)
         return out.log_prob.detach() if old is None else old
 
-    def weighted(self, loss: Tensor, batch: TensorDict) -> Tensor:
+    def weighted(
+        self, loss: Tensor, batch: TensorDict, old_log_prob: Tensor | None = None
+    ) -> Tensor:
         """Return a loss [B, T] times the importance of its steps, where the batch has any.
 
         That of steps that other weights took (``importance``), or of transitions that were drawn by
-        priority (``weight``).
+        priority (``weight``). An algorithm that ``weighs_losses_only`` gives log π_old [B, T], from
+        which the former is made here where a rollout has one update.
         """
+        for plugin in self.plugins:
+            if plugin.name == "importance" and getattr(plugin, "pending", False):
+                if old_log_prob is None:
+                    raise TypeError("weighted() needs old_log_prob where weighs_losses_only is set")
+                made: Tensor = plugin.weights(batch, old_log_prob)  # type: ignore[attr-defined]
+                return made * loss
         for name in ("importance", "weight"):
             weight = batch.get(name, None)
             if weight is not None:

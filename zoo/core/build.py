@@ -109,7 +109,13 @@ def build(
         notice = lacking(config.tree)
         if notice:
             trainer.recorder.notice(notice)
-    limits = getattr(rollout, "knobs", None)  # saved rollouts have none: their rows are as they are
+    stored, refill = not getattr(rollout, "on_policy", True), getattr(knobs, "refill", None)
+    if fresh and stored and refill and refill.rounds:
+        trainer.recorder.notice(
+            "dynamic sampling (algo.refill) has nothing to sample here: saved groups are learned"
+            " from as they are, those that teach nothing too."
+        )
+    limits = None if stored else getattr(rollout, "knobs", None)  # saved rows are as they are
     longest = sum(getattr(limits, n, 0) for n in ("max_prompt_tokens", "max_new_tokens"))
     warning = budget_warning(knobs.max_tokens_per_micro_batch, longest)
     if warning:
@@ -318,6 +324,9 @@ def _plugins(knobs: Any, cls: Any, rollout: Any, policy: Any) -> list[Any]:
         stochastic=getattr(policy, "stochastic", True),
         group_scale=getattr(knobs, "scale", None),
         sampled_ahead=getattr(rollout, "staleness", 0) > 0,
+        one_update=cls.weighs_losses_only
+        and not policy.stepwise
+        and (knobs.epochs, knobs.minibatch_size) == (1, None),
     )
     order = (
         ("entropy", Entropy),

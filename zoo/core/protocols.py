@@ -282,8 +282,8 @@ class Plugin(Protocol):
         """Detached elementwise figures [B, T], to be logged as means over the live steps."""
         ...
 
-    def after_update(self, metrics: Mapping[str, float]) -> str | None:
-        """See the round's averaged figures (an adaptive coefficient moves here).
+    def after_update(self, metrics: dict[str, float]) -> str | None:
+        """See the round's averaged figures, and add others (an adaptive coefficient moves here).
 
         Returns
         -------

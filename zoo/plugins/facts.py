@@ -33,6 +33,8 @@ class Facts:
         What a group-relative advantage is divided by; None where advantages aren't group-relative.
     sampled_ahead : bool
         Whether rollouts are sampled by earlier weights while the present ones learn.
+    one_update : bool
+        Whether importance weights are only multiplied onto the loss of a rollout's single update.
     """
 
     algorithm: str
@@ -43,3 +45,4 @@ class Facts:
     stochastic: bool = True
     group_scale: Literal["group", "batch", "none"] | None = None
     sampled_ahead: bool = False
+    one_update: bool = False

@@ -42,7 +42,8 @@ class StoredKnobs:
     path: str | None = None
     #: another order in every pass; false reads them as they were collected
     shuffle: bool = True
-    #: text, for evaluation: tokens after which a completion is cut
+    #: text, for evaluation: tokens after which a completion is cut; and what reduction=constant,
+    #: which asks for the saving run's limit, divides by
     max_new_tokens: int = 96
     #: text, for evaluation: tokens that a prompt may have at most
     max_prompt_tokens: int = 512
