@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.cli import seeds
-from zoo.cli.train import evaluation_line
+from zoo.cli.run_end import evaluation_line
 from zoo.core.settings import require_seed
 from zoo.errors import UserError
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoo.cli.run_end import evaluation_line, interrupts
 from zoo.errors import UserError
 
 if TYPE_CHECKING:
@@ -130,8 +131,6 @@ def _recorder(folder: RunFolder, speaks: bool) -> Any:
 
 def train(many: ManySeeds, parent: Path) -> int:
     """Train, and say where the results are; return the exit status."""
-    from zoo.cli.train import evaluation_line, interrupts
-
     seeds = [trainer.config["seed"] for trainer in many.trainers]
     go_on = f"go on with: zoo train --resume {shlex.quote(str(parent))}"
     spoken = len(many.trainers[0].recorder.loggers) > 0

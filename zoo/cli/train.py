@@ -19,28 +19,23 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from zoo.cli import seeds
+from zoo.cli.run_end import evaluation_line, interrupts
 from zoo.errors import UserError
 
 if TYPE_CHECKING:
     from zoo.core.config import Config
-    from zoo.core.many_seeds import ManySeeds
     from zoo.core.recorder import Recorder
     from zoo.core.run_folder import RunFolder
     from zoo.core.trainer import Trainer
 
-__all__ = ["add_arguments", "evaluation_line", "interrupts", "run"]
-
-#: when an evaluation was made, which is said in front of it
-_COUNTERS = ("env_steps", "updates")
+__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -173,24 +168,6 @@ def _train(trainer: Trainer) -> int:
     return 0
 
 
-def evaluation_line(result: Mapping[str, Any]) -> str:
-    """Return an evaluation's figures in one line; an interval stands behind its figure."""
-    widths = {_measured(key, result): result[key] for key in result if key.endswith("_ci95")}
-    shown = []
-    for key, value in result.items():
-        if not isinstance(value, int | float) or key.endswith("_ci95") or key in _COUNTERS:
-            continue
-        text = f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}"
-        shown.append(f"{text} ± {widths[key]:.3f}" if key in widths else text)
-    return "  ".join(shown)
-
-
-def _measured(width: str, result: Mapping[str, Any]) -> str:
-    """Return the figure that a half-width is of: ``return_ci95`` is that of ``return_mean``."""
-    stem = width.removesuffix("_ci95")
-    return next((k for k in (stem, f"{stem}_mean", f"{stem}_strict") if k in result), stem)
-
-
 def _spent(trainer: Trainer, done: int | None = None) -> str:
     """Return how much of the budget was spent, as in ``1 update`` or ``256 env steps``."""
     done, unit = trainer.done if done is None else done, trainer.unit.replace("_", " ")
@@ -203,21 +180,3 @@ def _when(trainer: Trainer, result: Mapping[str, Any]) -> str:
     if done == trainer.done:
         return ""
     return f" after {_spent(trainer, done)}, not at the end" if done else " before training"
-
-
-@contextmanager
-def interrupts(trainer: Trainer | ManySeeds) -> Iterator[None]:
-    """Let the first Ctrl-C (or SIGTERM) end the run in order, and the second one at once."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if trainer.interrupted:
-            raise KeyboardInterrupt
-        trainer.interrupt()
-        print("ending after this round; Ctrl-C again ends at once", file=sys.stderr, flush=True)
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

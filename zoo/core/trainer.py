@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensordict import TensorDict
 
 from zoo.core import checkpoint, loop
-from zoo.core.algorithm import Algorithm
 from zoo.core.batch import check, live_steps
 from zoo.core.learner import Learner
 from zoo.core.protocols import Buffer, Plugin, Report, Rollout
 from zoo.core.recorder import Recorder
 from zoo.core.worlds import WORLDS
+
+if TYPE_CHECKING:
+    from zoo.core.algorithm import Algorithm
 
 __all__ = ["Trainer"]
 
