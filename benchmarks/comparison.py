@@ -14,7 +14,7 @@ from zoo.benchmarks.records import Collection, Note, Run, place
 from zoo.benchmarks.report.page import Cell, Page, Row, Section, Table
 from zoo.benchmarks.task_section import figure, runs_anchor, seconds, task_section
 from zoo.benchmarks.tasks import Task, gather
-from zoo.benchmarks.wording import duration, listed, plural, value
+from zoo.benchmarks.wording import duration, listed, plural, several, value
 from zoo.errors import UserError, nearest
 
 __all__ = ["Options", "compare"]
@@ -115,7 +115,7 @@ def _check(options: Options, tasks: Sequence[Task]) -> None:
     labels = list(dict.fromkeys(g.label for t in tasks for g in t.groups))
     if options.baseline is not None and options.baseline not in labels:
         raise UserError(
-            f"no runs are labelled '{options.baseline}': there are {listed(labels)}."
+            f"no runs are labelled '{options.baseline}': there {several(labels)} {listed(labels)}."
             f"{nearest(options.baseline, labels)}"
         )
     envs = [t.env for t in tasks]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import pytest
 import yaml
 from short_run import SHORT, Command
 
+from zoo.cli.run_end import evaluation_line
 from zoo.core import build
 from zoo.core.recorder import Recorder
 from zoo.core.trainer import Trainer
@@ -87,6 +89,18 @@ def test_eval_of_the_best_checkpoint_repeats_the_logged_figure(
     best = json.loads((finished / "summary.json").read_text())["eval_best"]
     _, out, _ = zoo("eval", str(finished / "checkpoints" / "best.pt"), "--json")
     assert json.loads(out)["return_mean"] == best["return_mean"]
+
+
+def test_an_interval_stands_behind_its_figure_and_an_unknown_one_is_a_question_mark() -> None:
+    known = {"return_mean": 9.0, "return_std": 1.0, "return_ci95": 0.5, "episodes": 2}
+    assert evaluation_line(known) == "return_mean 9.000 ± 0.500  return_std 1.000  episodes 2"
+    for width in (None, math.nan):  # of one episode; in a summary null
+        of_one = {"return_mean": 9.0, "return_ci95": width}
+        assert evaluation_line(of_one) == "return_mean 9.000 ± ?"
+    text = {"greedy_strict": 0.5, "accuracy_ci95": 0.1, "greedy_strict_ci95": 0.2, "n": 3}
+    text |= {"accuracy_strict": 0.25, "env_steps": 0, "updates": 7}
+    line = "greedy_strict 0.500 ± 0.200  n 3  accuracy_strict 0.250 ± 0.100"
+    assert evaluation_line(text) == line
 
 
 def test_eval_for_people(zoo: Command, finished: Path) -> None:

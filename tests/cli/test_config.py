@@ -136,11 +136,14 @@ def test_a_config_survives_yaml_exactly() -> None:
         ("eval.final.episodes=0", "eval.final.episodes must be 1 or more (got 0)"),
         ("eval.final={episode: 3}", "no setting 'eval.final.episode'. Did you mean"),
         ("total_steps=0", "total_steps must be 1 or more (got 0)"),
+        ("total_steps=1e99", "total_steps must be less than 2**63."),
+        ("rollout.num_envs=1e12", "needs 1 ≤ num_envs ≤ 65536 (got 1000000000000)"),
         ("seed=-1", "seed must be from 0 to 2**63 - 1 (got -1)"),
         ("seed=1,2,3", "names several values and a run takes one"),
         ("~seed", "deletes a setting: set it to null instead"),
         ("seed", "is no override: write it as key=value"),
         ("algo.gamma=2", "gamma"),
+        ("algo.betas=[0.9", "a list is [1,2] and a mapping {a: 1}, whose keys are plain words"),
     ],
 )
 def test_mistakes_are_one_sentence(override: str, words: str) -> None:

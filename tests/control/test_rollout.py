@@ -350,7 +350,7 @@ def test_continuous_actions_are_stored_as_sampled_and_clipped_for_the_environmen
 def test_numbers_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match="num_envs=6 is no multiple of group_size=4.*num_envs=8"):
         GymnasiumRollout(Counter, num_envs=6, group_size=4)
-    with pytest.raises(UserError, match="num_envs ≥ 1"):
+    with pytest.raises(UserError, match="1 ≤ num_envs ≤ 65536"):
         GymnasiumRollout(Counter, num_envs=0)
     with pytest.raises(UserError, match="sync, async, native or envpool"):
         GymnasiumRollout(Counter, vector="thread")  # type: ignore[arg-type]

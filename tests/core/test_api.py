@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +124,9 @@ def test_objects_must_be_given_again_when_loading(tmp_path: Path) -> None:
         return gymnasium.make("CartPole-v1", **options)
 
     PPO(make, overrides=SMALL).train(128).save(tmp_path / "own.pt")
-    with pytest.raises(UserError, match="give env="):
+    own = re.escape(str(tmp_path / "own.pt"))
+    how = rf"env \(make\): give them again there, PPO\.load\('{own}', env=…\), and then call"
+    with pytest.raises(UserError, match=how):
         PPO.load(tmp_path / "own.pt")
     assert PPO.load(tmp_path / "own.pt", env=make).train(128).trainer.done == 256
 
@@ -189,7 +192,7 @@ def test_reward_functions_are_given_as_objects_and_names_are_stored(tmp_path: Pa
     assert {"reward/accuracy", "reward/has_equals"} <= agent.trainer.round().keys()
     agent.save(tmp_path / "own.pt")
     agent.close()
-    with pytest.raises(UserError, match=r"give rewards= \(accuracy, has_equals\) again"):
+    with pytest.raises(UserError, match=r"rewards \(accuracy, has_equals\): give them again"):
         GRPO.load(tmp_path / "own.pt")
 
     named = GRPO(env="gsm8k", rewards=["accuracy", "format"], group_size=2, overrides=TINY)

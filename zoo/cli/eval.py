@@ -116,7 +116,7 @@ def _warn_of_other_questions(trainer: Trainer, run: str) -> None:
 
 def seed(text: str) -> int:
     """Read a seed."""
-    number = int(text)
+    number = _whole(text)
     try:
         require_seed("it", number)
     except UserError as error:
@@ -126,7 +126,14 @@ def seed(text: str) -> int:
 
 def positive(text: str) -> int:
     """Read a whole number from 1 on."""
-    number = int(text)
+    number = _whole(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
     return number
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a whole number (got '{text}')") from error

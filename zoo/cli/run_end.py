@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,10 @@ def evaluation_line(result: Mapping[str, Any]) -> str:
         if not isinstance(value, int | float) or key.endswith("_ci95") or key in _COUNTERS:
             continue
         text = f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}"
-        shown.append(f"{text} ± {widths[key]:.3f}" if key in widths else text)
+        if key in widths:  # one episode, or one prompt, has none
+            width = widths[key]
+            text += f" ± {width:.3f}" if width is not None and math.isfinite(width) else " ± ?"
+        shown.append(text)
     return "  ".join(shown)
 
 

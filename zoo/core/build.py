@@ -159,7 +159,7 @@ def build_from_arguments(
     if items and all(isinstance(item, str) for item in items) and "rewards" in config.tree["env"]:
         config.tree["env"]["rewards"], rewards, items = anchored(items), None, []
     config.tree["objects"] = {
-        "env": [] if named else [type(env).__name__],
+        "env": [] if named else [getattr(env, "__name__", type(env).__name__)],
         "rewards": [getattr(r, "name", getattr(r, "__name__", str(r))) for r in items],
         "plugins": [plugin.name for plugin in plugins],
     }
@@ -197,17 +197,21 @@ def load(
     file = path / "checkpoints" / "last.pt" if path.is_dir() else path
     if path.is_dir() and not file.exists():
         raise UserError(
-            f"{path} has no checkpoint to load (expected {file}): start the run again, in another"
-            " folder."
+            f"{path} has no checkpoint to load (expected {file}): give the folder of a run, or"
+            " start that one again in another folder."
         )
     state = checkpoint.load_run(file)
     config = Config.from_dict(state["config"])
-    for kind, names in (config.tree.get("objects") or {}).items():
-        if names and kind in needed and not objects.get(kind):
-            raise UserError(
-                f"{path} was trained with objects that no file can hold: give {kind}="
-                f" ({', '.join(names)}) again."
-            )
+    held = (config.tree.get("objects") or {}).items()
+    lacking = {kind: n for kind, n in held if n and kind in needed and not objects.get(kind)}
+    if lacking:
+        named = " and ".join(f"{kind} ({', '.join(n)})" for kind, n in lacking.items())
+        again = ", ".join(f"{kind}=…" for kind in lacking)
+        raise UserError(
+            f"{path} was trained from Python with objects that no file can hold, {named}: give them"
+            f" again there, {config['algo._target_'].rpartition('.')[2]}.load({str(path)!r},"
+            f" {again}), and then call .evaluate(), or .train() to go on."
+        )
     trainer = build(config, recorder, **objects, fresh=False)
     trainer.load_state_dict(state)
     return trainer
@@ -358,8 +362,10 @@ def _device(config: Config) -> str:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
+        known = "Expected one of" not in str(error)  # which goes on with twenty names
+        reason = str(error).splitlines()[0].rstrip(".") if known else "torch knows no such device"
         raise UserError(
-            f"device={device} is not available here: {error}.".splitlines()[0]
+            f"device={device} is not available here: {reason}; device=auto takes what there is."
         ) from error
     return device
 

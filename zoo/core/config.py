@@ -319,10 +319,9 @@ def _refuse_unserved(algo: str, env_name: str, env: str, world: str) -> None:
         others = [n for n, a in every.items() if kinds & set(a["serves"]) and "tuned_as" not in a]
         kind = " or ".join(sorted(kinds))
         why = description.get("refuses", {}).get(kind, "")
-        raise UserError(
-            f"algo={algo} can't train on env={env_name} ({kind}){': ' + why if why else ''}. Use"
-            f" {' or '.join(f'algo={n}' for n in others)}."
-        )
+        advice = "" if "use algo=" in why else f" Use {' or '.join(f'algo={n}' for n in others)}."
+        reason = f": {why}" if why else ""
+        raise UserError(f"algo={algo} can't train on env={env_name} ({kind}){reason}.{advice}")
 
 
 def _refuse_other_world(picked: Mapping[str, Any], files: Mapping[str, str], world: str) -> None:

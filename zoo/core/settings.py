@@ -111,5 +111,6 @@ def _require_option(key: str, name: str, value: Any) -> None:
 
 
 def _positive(key: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise UserError(f"{key} must be 1 or more (got {value}).")
+    if value is not None and not 1 <= value < 2**63:
+        wrong = f"must be 1 or more (got {value})" if value < 1 else "must be less than 2**63"
+        raise UserError(f"{key} {wrong}.")

@@ -44,6 +44,7 @@ __all__ = ["GymnasiumKnobs", "GymnasiumRollout", "RolloutError"]
 #: streams of random numbers that a run's seed is spread over; evaluation has its own (see there)
 _EPISODES, _GROUPS, _ACTIONS = 0, 1, 2
 _CHUNK = 128
+_MOST_ENVS = 2**16
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class GymnasiumKnobs:
 
     def __post_init__(self) -> None:
         """Refuse what steps nothing."""
-        in_range(self, "num_envs", "steps", low=1)
+        in_range(self, "num_envs", low=1, high=_MOST_ENVS)  # each is an object of its own
+        in_range(self, "steps", low=1)
 
 
 class GymnasiumRollout:

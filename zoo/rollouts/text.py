@@ -33,6 +33,7 @@ __all__ = ["TextRollout", "TextRolloutKnobs"]
 #: a reward that fails now and then is lived with; one that always fails ends the run after these
 #: updates, and a shorter run as a failed one
 _UNPAID = 10
+_MOST_PROMPTS = 1_000_000
 #: rounds ahead at most
 _STALENESS = 8
 
@@ -65,6 +66,11 @@ class TextRolloutKnobs:
         for name in ("prompts", "max_new_tokens", "max_prompt_tokens", "max_rows"):
             if getattr(self, name) < 1:
                 raise UserError(f"rollout.{name} must be ≥ 1 (got {getattr(self, name)}).")
+        if self.prompts > _MOST_PROMPTS:
+            raise UserError(
+                f"rollout.prompts must be ≤ {_MOST_PROMPTS:,} (got {self.prompts:,}): so many are"
+                " answered group_size times each before every update."
+            )
         if not 0 <= self.staleness <= _STALENESS:
             raise UserError(
                 f"rollout.staleness must be from 0 to {_STALENESS} (got {self.staleness}): each"
