@@ -9,7 +9,8 @@ of its own, whose interpreter is named:
     python -m zoo.benchmarks.peers.trl_speed smollm2-135m --python trl-env/bin/python
     python -m zoo.benchmarks.peers.trl_speed tiny --agree --python trl-env/bin/python
 
-``--agree`` compares loss and gradients of one batch in float32 in place of the clock.
+``--agree`` compares loss and gradients of one batch in float32 in place of the clock: with each
+other, and with what transformers' own forward pass and the written formula give in float64.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import torch
 from zoo.benchmarks.peers.alternate import child, module
 from zoo.core.run_folder import made_with
 
-__all__ = ["PROMPTS", "agreement", "compare", "main", "task_of"]
+__all__ = ["PROMPTS", "agreement", "compare", "exact", "main", "task_of"]
 
 PROMPTS = (
     "Tom has 3 apples and buys 5 more. He eats 2 of them. How many apples does he have left?",
@@ -100,28 +101,60 @@ def compare(
 def agreement(
     task: Mapping[str, Any], sides: Mapping[str, Sequence[str]], folder: Path
 ) -> dict[str, Any]:
-    """Give both sides one batch; return both losses and the largest difference of gradients."""
+    """Give both sides one batch; return their losses and how far their gradients are apart.
+
+    ``from_exact`` has how far each is from the gradient in float64 (see `exact`).
+    """
     ours, theirs = sides
-    found, batch = {}, str(folder / "batch.pt")
+    loss, gradients, batch = {}, {}, str(folder / "batch.pt")
     for name in (ours, theirs):
         out = str(folder / f"{name}.pt")
         result = child(sides[name], {**task, "kind": "agree", "batch": batch, "out": out})
-        found[name] = result, torch.load(out, weights_only=True)
-    gradients = [found[name][1] for name in (ours, theirs)]
-    shared = set(gradients[0]) & set(gradients[1])
-    assert len(shared) == len(gradients[0]) == len(gradients[1])
-    gap = max(float((gradients[0][n] - gradients[1][n]).abs().max()) for n in shared)
-    largest = max(float(gradients[1][n].abs().max()) for n in shared)
+        loss[name], gradients[name] = result["loss"], torch.load(out, weights_only=True)
+    loss["exact"], reference = exact(task["model"], torch.load(batch, weights_only=True))
+    return {
+        "loss": loss,
+        **_apart(gradients[ours], gradients[theirs]),
+        "from_exact": {name: _apart(of, reference) for name, of in gradients.items()},
+    }
+
+
+def exact(
+    model: str, batch: Mapping[str, torch.Tensor], clip: float = 0.2
+) -> tuple[float, dict[str, torch.Tensor]]:
+    """Return GRPO's loss and gradients in float64, row by row, from the formula as it is written.
+
+    J = mean over rows of the mean over a row's tokens of min(rA, clip(r, 1 − ε, 1 + ε)A), with
+    r = π(token)/π_old(token), by transformers' forward pass (DeepSeekMath, eq. 3, without KL).
+    """
+    from transformers import AutoModelForCausalLM
+
+    net = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64)
+    rows, total = len(batch["action"]), 0.0
+    for i in range(rows):
+        prompt = batch["prompt_ids"][i, -int(batch["prompt_length"][i]) :]
+        answer = batch["action"][i, : (length := int(batch["completion_length"][i]))]
+        scores = net(torch.cat([prompt, answer])[None]).logits[0, len(prompt) - 1 : -1]
+        log_prob = scores.log_softmax(-1).gather(-1, answer[:, None])[:, 0]
+        ratio = (log_prob - batch["old_log_prob"][i, :length]).exp()
+        advantage = batch["advantage"][i, 0].double()
+        gain = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+        loss = -gain.mean() / rows
+        loss.backward()
+        total += loss.item()
+    return total, {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
+
+
+def _apart(left: Mapping[str, torch.Tensor], right: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    assert set(left) == set(right)
+    gaps = [(left[name].double() - right[name].double()) for name in right]
     difference, norm = (
-        sum(float(g.double().square().sum()) for g in of) ** 0.5
-        for of in ([gradients[0][n] - gradients[1][n] for n in shared], gradients[1].values())
+        sum(float(g.double().square().sum()) for g in of) ** 0.5 for of in (gaps, right.values())
     )
     return {
-        "loss": {name: found[name][0]["loss"] for name in (ours, theirs)},
-        "gradient_gap": gap,
-        "largest_gradient": largest,
+        "gradient_gap": max(float(gap.abs().max()) for gap in gaps),
+        "largest_gradient": max(float(g.abs().max()) for g in right.values()),
         "relative_gap": difference / norm,  # of the L2 norms over all parameters
-        "lengths": found[ours][0]["lengths"],
     }
 
 

@@ -13,7 +13,7 @@ import torch
 
 pytest.importorskip("transformers")
 
-from zoo.benchmarks.peers import text_side, trl_side
+from zoo.benchmarks.peers import text_side, trl_side, trl_speed
 from zoo.benchmarks.peers.trl_speed import PROMPTS, agreement, compare, task_of
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -100,11 +100,32 @@ def test_ratios_are_ours_over_theirs_and_runs_alternate(
     assert "learning 0.40" in said
 
 
-def test_agreement_takes_the_largest_difference(tmp_path: Path) -> None:
+def test_agreement_takes_the_largest_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sides = {
         "zoo": _side(tmp_path, "a", loss=0.5, lengths=[3], w=1.0),
         "TRL": _side(tmp_path, "b", loss=0.5, w=1.25),
     }
-    found = agreement({"threads": 1}, sides, tmp_path)
+    torch.save({}, tmp_path / "batch.pt")
+    monkeypatch.setattr(trl_speed, "exact", lambda *_: (0.51, {"w": torch.tensor([1.0])}))
+    found = agreement({"threads": 1, "model": "tiny"}, sides, tmp_path)
     assert found["relative_gap"] == pytest.approx(0.2)  # 0.25 / 1.25
-    assert found["gradient_gap"] == 0.25 and found["loss"] == {"zoo": 0.5, "TRL": 0.5}
+    assert found["gradient_gap"] == 0.25
+    assert found["loss"] == {"zoo": 0.5, "TRL": 0.5, "exact": 0.51}
+    assert found["from_exact"]["zoo"]["gradient_gap"] == 0.0
+    assert found["from_exact"]["TRL"]["relative_gap"] == 0.25
+
+
+def test_our_gradients_are_the_formulas(task: dict[str, Any], tmp_path: Path) -> None:
+    paths = {"batch": str(tmp_path / "batch.pt"), "out": str(tmp_path / "out.pt")}
+    ours = text_side.gradients({**task, **paths})
+    batch = torch.load(paths["batch"], weights_only=True)
+    if not batch["advantage"].any():
+        pytest.skip("all rewards were equal")
+    loss, expected = trl_speed.exact(task["model"], batch)
+    assert ours["loss"] == pytest.approx(loss, abs=1e-5)
+    found = torch.load(paths["out"], weights_only=True)
+    assert set(found) == set(expected)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient.double(), expected[name], atol=1e-5, rtol=0)
