@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from gymnasium import spaces
 from tensordict import TensorDict
 from torch import nn
 
@@ -14,6 +15,8 @@ from zoo.algorithms.sac import SAC, SACKnobs
 from zoo.algorithms.td3 import TD3, TD3Knobs
 from zoo.core.protocols import Evaluation, Update
 from zoo.plugins import Entropy, EntropyKnobs, RewardScale, RewardScaleKnobs
+from zoo.policies.control import MLPKnobs
+from zoo.policies.exploration import NoiseKnobs
 
 
 def transitions(**changes):
@@ -161,6 +164,22 @@ def test_sacs_actor_climbs_the_smaller_critic_and_leaves_the_critics_alone():
     assert algorithm.policy.mean.grad.item() == pytest.approx(-2.0)
     assert algorithm.policy.critics.weight.grad is None
     assert actor.groups == ("policy",)
+
+
+def test_sac_says_what_it_learns_towards_where_that_is_asked_for():
+    algorithm = sac(alpha=0.5)
+    for asked in (True, False):
+        critic, actor = algorithm.losses(transitions(**ACTIONS), Update(diagnose=asked))
+        assert ("critic/target" in critic.metrics) is asked
+        assert ("policy/entropy" in actor.metrics) is asked
+
+
+@pytest.mark.parametrize("std", [0.0, 0.1])
+def test_sacs_policy_has_the_noise_that_was_asked_for(std):
+    box = spaces.Box(-1.0, 1.0, (1,))
+    knobs = SACKnobs(noise=NoiseKnobs(std=std))
+    policy = SAC.make_policy(None, box, box, MLPKnobs(), knobs)
+    assert (policy.noise is not None) is (std > 0)
 
 
 def test_the_entropy_plugin_makes_sacs_temperature():

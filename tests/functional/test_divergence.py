@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -106,6 +108,16 @@ def test_exact_forms_agree_with_torch_distributions(seed, n):
     expected = kl_divergence(one, other).sum(-1)
     torch.testing.assert_close(divergence.gaussian(a, b, c, d), expected, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(divergence.gaussian_entropy(b), one.entropy().sum(-1))
+
+
+def test_gaussians_sum_over_the_last_dimension_alone():
+    shape = 2, 3, 4
+    mean, wide = torch.ones(shape), torch.full(shape, math.log(2.0))
+    # log 2 + (1² + 1²)/(2·2²) − 1/2 in each of four dimensions
+    found = divergence.gaussian(mean, torch.zeros(shape), torch.zeros(shape), wide)
+    assert found.shape == (2, 3) and found.tolist() == [[pytest.approx(1.772589, abs=1e-5)] * 3] * 2
+    entropy = divergence.gaussian_entropy(torch.zeros(shape))  # 4·(1 + log 2π)/2
+    assert entropy.tolist() == [[pytest.approx(5.675754, abs=1e-5)] * 3] * 2
 
 
 def test_forbidden_actions_leave_values_and_gradients_finite():

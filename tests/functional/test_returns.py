@@ -247,8 +247,8 @@ def test_golden_31_equal_rewards_give_exactly_zero(reward, scale):
 
 def test_rewards_closer_than_a_share_of_the_larger_one_are_equal() -> None:
     group = torch.tensor([0, 0, 1, 1])
-    for sign in (1.0, -1.0):
-        reward = sign * torch.tensor([1.0, 0.5, 100.0, 39.0])  # apart by .5 and by .61 of it
+    for unit in (1.0, -1.0, 100.0, 0.01):
+        reward = unit * torch.tensor([1.0, 0.5, 1.0, 0.39])  # apart by .5 and by .61 of it
         live = returns.live_groups(reward, group, tolerance=0.6)
         assert live.tolist() == [False, False, True, True]
 

@@ -76,6 +76,16 @@ def test_golden_04_loop_and_vectorised_agree(seed: int, discounts: tuple[float, 
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
+def test_one_step_is_its_own_advantage_in_both_forms():
+    one = {name: value[:1, :1] for name, value in random_steps(3).items()}
+    one |= {"terminated": flags([1]), "mask": flags([1]), "weight": torch.tensor([[0.5]])}
+    gain = one["reward"] - one["value"]
+    for form in (vtrace, vtrace_loop):
+        advantage, target = form(**one)
+        assert torch.equal(advantage, gain)
+        torch.testing.assert_close(target, one["value"] + 0.5 * gain)
+
+
 def test_golden_04_compiled_agrees():
     steps = random_steps(7)
     compiled = torch.compile(vtrace, backend="eager")
