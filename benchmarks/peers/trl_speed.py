@@ -10,7 +10,8 @@ of its own, whose interpreter is named:
     python -m zoo.benchmarks.peers.trl_speed tiny --agree --python trl-env/bin/python
 
 ``--agree`` compares loss and gradients of one batch in float32 in place of the clock: with each
-other, and with what transformers' own forward pass and the written formula give in float64.
+other, and with the written formula by transformers' own forward pass, row by row, in float64 (which
+of the two is nearer) and in float32 (how near such a pass comes at all).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import torch
 from zoo.benchmarks.peers.alternate import child, module
 from zoo.core.run_folder import made_with
 
-__all__ = ["PROMPTS", "agreement", "compare", "exact", "main", "task_of"]
+__all__ = ["PROMPTS", "agreement", "compare", "formula", "main", "task_of"]
 
 PROMPTS = (
     "Tom has 3 apples and buys 5 more. He eats 2 of them. How many apples does he have left?",
@@ -103,7 +104,8 @@ def agreement(
 ) -> dict[str, Any]:
     """Give both sides one batch; return their losses and how far their gradients are apart.
 
-    ``from_exact`` has how far each is from the gradient in float64 (see `exact`).
+    ``from_exact`` has how far each is from the gradient of `formula` in float64, and how far that
+    in float32 is; ``from_formula`` how far each is from the latter.
     """
     ours, theirs = sides
     loss, gradients, batch = {}, {}, str(folder / "batch.pt")
@@ -111,25 +113,30 @@ def agreement(
         out = str(folder / f"{name}.pt")
         result = child(sides[name], {**task, "kind": "agree", "batch": batch, "out": out})
         loss[name], gradients[name] = result["loss"], torch.load(out, weights_only=True)
-    loss["exact"], reference = exact(task["model"], torch.load(batch, weights_only=True))
+    found = torch.load(batch, weights_only=True)
+    loss["formula"], plain = formula(task["model"], found, torch.float32)
+    loss["exact"], exact = formula(task["model"], found, torch.float64)
     return {
         "loss": loss,
         **_apart(gradients[ours], gradients[theirs]),
-        "from_exact": {name: _apart(of, reference) for name, of in gradients.items()},
+        "from_formula": {name: _apart(of, plain) for name, of in gradients.items()},
+        "from_exact": {
+            name: _apart(of, exact) for name, of in {**gradients, "formula": plain}.items()
+        },
     }
 
 
-def exact(
-    model: str, batch: Mapping[str, torch.Tensor], clip: float = 0.2
+def formula(
+    model: str, batch: Mapping[str, torch.Tensor], dtype: torch.dtype, clip: float = 0.2
 ) -> tuple[float, dict[str, torch.Tensor]]:
-    """Return GRPO's loss and gradients in float64, row by row, from the formula as it is written.
+    """Return GRPO's loss and gradients, row by row, from the formula as it is written.
 
     J = mean over rows of the mean over a row's tokens of min(rA, clip(r, 1 − ε, 1 + ε)A), with
     r = π(token)/π_old(token), by transformers' forward pass (DeepSeekMath, eq. 3, without KL).
     """
     from transformers import AutoModelForCausalLM
 
-    net = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64)
+    net = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
     rows, total = len(batch["action"]), 0.0
     for i in range(rows):
         prompt = batch["prompt_ids"][i, -int(batch["prompt_length"][i]) :]
@@ -137,7 +144,7 @@ def exact(
         scores = net(torch.cat([prompt, answer])[None]).logits[0, len(prompt) - 1 : -1]
         log_prob = scores.log_softmax(-1).gather(-1, answer[:, None])[:, 0]
         ratio = (log_prob - batch["old_log_prob"][i, :length]).exp()
-        advantage = batch["advantage"][i, 0].double()
+        advantage = batch["advantage"][i, 0].to(dtype)
         gain = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
         loss = -gain.mean() / rows
         loss.backward()

@@ -108,13 +108,15 @@ def test_agreement_takes_the_largest_difference(
         "TRL": _side(tmp_path, "b", loss=0.5, w=1.25),
     }
     torch.save({}, tmp_path / "batch.pt")
-    monkeypatch.setattr(trl_speed, "exact", lambda *_: (0.51, {"w": torch.tensor([1.0])}))
+    monkeypatch.setattr(trl_speed, "formula", lambda *_: (0.51, {"w": torch.tensor([1.0])}))
     found = agreement({"threads": 1, "model": "tiny"}, sides, tmp_path)
     assert found["relative_gap"] == pytest.approx(0.2)  # 0.25 / 1.25
     assert found["gradient_gap"] == 0.25
-    assert found["loss"] == {"zoo": 0.5, "TRL": 0.5, "exact": 0.51}
+    assert found["loss"] == {"zoo": 0.5, "TRL": 0.5, "formula": 0.51, "exact": 0.51}
     assert found["from_exact"]["zoo"]["gradient_gap"] == 0.0
     assert found["from_exact"]["TRL"]["relative_gap"] == 0.25
+    assert found["from_exact"]["formula"]["relative_gap"] == 0.0
+    assert found["from_formula"]["TRL"]["largest_gradient"] == 1.0
 
 
 def test_our_gradients_are_the_formulas(task: dict[str, Any], tmp_path: Path) -> None:
@@ -123,7 +125,7 @@ def test_our_gradients_are_the_formulas(task: dict[str, Any], tmp_path: Path) ->
     batch = torch.load(paths["batch"], weights_only=True)
     if not batch["advantage"].any():
         pytest.skip("all rewards were equal")
-    loss, expected = trl_speed.exact(task["model"], batch)
+    loss, expected = trl_speed.formula(task["model"], batch, torch.float64)
     assert ours["loss"] == pytest.approx(loss, abs=1e-5)
     found = torch.load(paths["out"], weights_only=True)
     assert set(found) == set(expected)

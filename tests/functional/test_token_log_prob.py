@@ -84,6 +84,18 @@ def test_equals_the_naive_form_for_any_chunk(chunk: int) -> None:
             torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("trained", ["hidden", "weight", "bias"])
+def test_each_gradient_is_the_same_where_the_other_inputs_are_frozen(trained: str) -> None:
+    def gradient(names: tuple[str, ...]) -> Tensor:
+        t = tensors()
+        inputs = {n: t[n].detach().requires_grad_(n in names) for n in ("hidden", "weight", "bias")}
+        token_log_prob(**inputs, token=t["token"], chunk=3).log_prob.sum().backward()
+        assert {name for name, x in inputs.items() if x.grad is not None} == set(names)
+        return inputs[trained].grad
+
+    torch.testing.assert_close(gradient((trained,)), gradient(("hidden", "weight", "bias")))
+
+
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_gradcheck_of_each_statistic(which: int) -> None:
     t = tensors()
