@@ -50,6 +50,13 @@ def test_explained_variance_is_one_for_right_zero_for_the_mean_and_below_for_wor
     assert math.isnan(explained_variance(target, torch.ones(1, 4)).item())
 
 
+def test_explained_variance_is_of_the_live_steps_alone():
+    value, target = torch.tensor([[1.0, 2.0, 9.0]]), torch.tensor([[1.0, 2.0, -9.0]])
+    live = torch.tensor([[True, True, False]])
+    assert explained_variance(value, target, live).item() == 1.0
+    assert explained_variance(value, target).item() < 0
+
+
 def test_a_value_that_fell_is_held_near_the_old_one():
     value, old, target = torch.tensor([0.0]), torch.tensor([1.0]), torch.tensor([0.0])
     # held at .8, which is worse than the value itself: the larger error counts
