@@ -252,6 +252,15 @@ def test_td3s_actor_moves_every_second_update_along_the_first_critic():
     assert algorithm.policy.critics.weight.grad is None
 
 
+def test_td3s_actor_moves_when_the_delay_is_over_for_the_first_time():
+    algorithm = td3(policy_delay=3)
+    kinds = [
+        [loss.name for loss in algorithm.losses(transitions(**ACTIONS), Update(step=step))]
+        for step in range(4)
+    ]
+    assert kinds == [["critic"], ["critic"], ["critic", "actor"], ["critic"]]
+
+
 def test_td3s_targets_move_with_the_actor():
     target = td3(policy_delay=3, tau=0.5).targets["policy"]
     before = target.module.mean.item()
